@@ -72,8 +72,8 @@ def load_factors(network: nn.Module, name: str, factors: Factors, *, where: obje
             f"{where} has not factors of the matrices of all blocks, and of these alone"
         )
     for module, (a, b) in factors.items():
-        layers[module].get_parameter(f"lora_A.{name}.weight").copy_(a)
-        layers[module].get_parameter(f"lora_B.{name}.weight").copy_(b)
+        network.get_parameter(f"{module}.lora_A.{name}.weight").copy_(a)
+        network.get_parameter(f"{module}.lora_B.{name}.weight").copy_(b)
 
 
 def activate(network: nn.Module, name: str | None) -> None:
