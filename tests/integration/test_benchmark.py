@@ -105,7 +105,7 @@ def test_a_second_run_measures_nothing_and_decodes_nothing(
     def never(*_, **__):
         raise AssertionError("nothing is decoded where all is cached")
 
-    for module in ("avatar_v.scoring.pictures", "avatar_v_eval.bench.footage"):
+    for module in ("avatar_v.media.reading", "avatar_v_eval.bench.footage"):
         monkeypatch.setattr(f"{module}.iter_video", never)
     words = ("run", made.root, "--system", f"elsewhere={rival}", "--out", tmp_path)
     assert bench(*words, "--cache", done / "cache") == 0

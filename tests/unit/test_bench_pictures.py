@@ -8,6 +8,7 @@ import torch
 from avatar_v.critics.sync import MFCC_BLOCK, embed_clip, embed_stream, joined, mfcc
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face_track import follow_faces
+from avatar_v.media import reading
 from avatar_v.scoring import pictures
 from avatar_v.scoring.pictures import (
     CentreSquares,
@@ -42,7 +43,7 @@ def test_long_videos_are_decoded_and_short_ones_kept(path: Path, monkeypatch: py
 
 def test_a_picture_that_changes_size_is_no_video(monkeypatch: pytest.MonkeyPatch):
     shown = [torch.zeros(3, 4, 4, dtype=torch.uint8), torch.zeros(3, 4, 6, dtype=torch.uint8)]
-    monkeypatch.setattr(pictures, "iter_video", lambda path: iter(shown))
+    monkeypatch.setattr(reading, "iter_video", lambda path: iter(shown))
     with pytest.raises(ValueError, match=r"x.mp4: the picture changes size"):
         open_pictures(Path("x.mp4"))
 

@@ -70,7 +70,7 @@ def test_a_reference_that_fills_no_whole_segments_is_planned() -> None:
     assert plan.parts["activations"] > 0
 
 
-OVERLAYS = ("tiny", "small", "wan_14b", "wan22_5b")
+OVERLAYS = ("tiny", "small", "minutes", "wan_14b", "wan22_5b")
 ALONE = sorted({path.stem for path in RECIPES.glob("*.yaml")} - set(OVERLAYS))
 """Recipes as they stand. All that follows is planned as it is run."""
 STAGES = [name for name in ALONE if name[0] in "12345"]
