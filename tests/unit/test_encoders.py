@@ -186,8 +186,8 @@ def test_a_live_sound_is_encoded_as_the_whole_track_is(
     _, conditioner = build("tiny")
     conditioner.audio_encoder = HiddenStateAudioEncoder(folder, look_ahead, window=3)
     sound = 0.1 * torch.randn(640 * 49, generator=torch.Generator().manual_seed(0))
-    passed = high_passed(sound)  # which a live sound is as it arrives
-    whole = conditioner.encode_audio(passed[None])
+    passed = high_passed(sound)[:].unsqueeze(0)  # which a live sound is as it arrives
+    whole = conditioner.encode_audio(passed)
     context = context_latents(conditioner)
     parts = sound_chunks(
         iter(sound.split(5_000)), chunk_latents=5, context=context, gain=lambda _: 1.0,
@@ -198,13 +198,13 @@ def test_a_live_sound_is_encoded_as_the_whole_track_is(
     for latents, got in live:
         expected = whole[:, latents.start : latents.stop]
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-    clip = passed[None].expand(2, -1)
+    clip = passed.expand(2, -1)
     got = conditioner.encode_audio_windows(clip, torch.tensor([0, 5]), 4)
     for row, start in zip(got, (0, 5), strict=True):
         torch.testing.assert_close(row, whole[0, start : start + 4], atol=1e-5, rtol=1e-5)
     heard = 640 * (4 * 5 + 3 + 4 * look_ahead)  # latent 5 holds frames up to 20
     for at, is_heard in ((heard, False), (heard - 640, True)):
-        other = passed[None].clone()
+        other = passed.clone()
         other[:, at:] = 0.5
         moved = (conditioner.encode_audio(other) - whole)[:, 5].abs().max()
         assert (moved > 2e-6) == is_heard

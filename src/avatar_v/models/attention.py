@@ -241,7 +241,7 @@ class CrossAttention(Attention):
 
 def _attend_blocked(
     query: Heads,
-    own: KeyValue,
+    stream: KeyValue,
     rotary: Float[Tensor, "*positions 1 half 2"],
     blocked: Blocked,
     beside: ExtraKV | None,
@@ -252,8 +252,8 @@ def _attend_blocked(
     seen = pattern.blocks(num, apart=blocked.as_seen is not None)
     mask = mask_of_extra(key_mask, extra)
     if beside is None:
-        return attend_blocks(query, *blocked.video_keys(*own, rotary), seen, extra, mask)
-    keys, values = (x.unflatten(1, (num, -1)) for x in (rotate(own[0], rotary), own[1]))
+        return attend_blocks(query, *blocked.video_keys(*stream, rotary), seen, extra, mask)
+    keys, values = (x.unflatten(1, (num, -1)) for x in (rotate(stream[0], rotary), stream[1]))
     near = blocked.video_keys(*beside)
     outputs, queries = [], query.unflatten(1, (num, -1))
     for own, block in zip(pattern.blocks_beside(num), seen, strict=True):

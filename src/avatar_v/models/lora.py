@@ -66,14 +66,13 @@ def add_factors(
 def load_factors(network: nn.Module, name: str, factors: Factors, *, where: object) -> None:
     """Give the factors called ``name`` the values A and B of each module, of the same rank.
     ValueError, which begins with ``where``, for those of other modules."""
-    layers = dict(lora_layers(network))
-    if layers.keys() != factors.keys():
+    if dict(lora_layers(network)).keys() != factors.keys():
         raise ValueError(
             f"{where} has not factors of the matrices of all blocks, and of these alone"
         )
     for module, (a, b) in factors.items():
-        layers[module].lora_A[name].weight.copy_(a)
-        layers[module].lora_B[name].weight.copy_(b)
+        network.get_parameter(f"{module}.lora_A.{name}.weight").copy_(a)
+        network.get_parameter(f"{module}.lora_B.{name}.weight").copy_(b)
 
 
 def activate(network: nn.Module, name: str | None) -> None:

@@ -132,8 +132,9 @@ class ChunkRollout:
         """The velocity of ``dit`` in this chunk; the reference's keys take no gradient.
         ``guidance`` has weights of text, audio and reference, for guidance by several passes."""
         _, given = self._given(dit, guidance)
-        velocity = given.video(len(self.chunk.latents), self.motion)
-        return partial(velocity, start=self.start) if dit.config.is_causal else velocity
+        assert given.passes is not None
+        passes = given.passes(len(self.chunk.latents), self.motion)
+        return partial(passes.velocity, start=self.start if dit.config.is_causal else 0)
 
     def _given(
         self, dit: AvatarDiT, guidance: Mapping[str, float] | None = None
