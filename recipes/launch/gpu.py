@@ -136,7 +136,7 @@ def pack() -> int:
                 inside = path.relative_to(target).as_posix()
                 if path.is_file() and not UNUSED.fullmatch(inside):
                     tar.add(path, inside)
-    (CARRY / COMMIT).write_text(_git("rev-parse", "HEAD"))
+    (CARRY / COMMIT).write_text(_commit())
     return weigh()
 
 
@@ -156,6 +156,9 @@ def site() -> Path:
     target = Path(tempfile.gettempdir()) / f"avatar_v_site_{os.getuid()}"
     archive = CARRY / ARCHIVE
     if archive.exists() and not all(map(importlib.util.find_spec, MODULES)):
+        target.mkdir(mode=0o700, exist_ok=True)
+        if target.stat().st_uid != os.getuid():
+            raise SystemExit(f"gpu.py: error: {target} is another user's")
         with tarfile.open(archive) as tar:
             tar.extractall(target, filter="data")
         sys.path.append(str(target))
@@ -221,19 +224,20 @@ def carried_out(words: tuple[str, ...], seconds: float, environment: dict[str, s
 
 
 def _is_done(file: Path, commit: str) -> bool:
-    if not file.exists():
-        return False
+    if not file.exists() or not commit or commit.endswith("+"):
+        return False  # nobody knows what was measured
     row = json.loads(file.read_text())
     return row["commit"] == commit and row["status"] == 0
 
 
 def _commit() -> str:
-    """Of this tree; of a copy without its history what `pack` noted."""
+    """Of this tree, with + where it differs from it; of a copy without its history what `pack`
+    noted. "" where neither says."""
     try:
-        return _git("rev-parse", "HEAD").strip()
+        return _git("rev-parse", "HEAD").strip() + "+" * bool(_git("status", "--porcelain"))
     except (subprocess.CalledProcessError, FileNotFoundError):
         noted = CARRY / COMMIT
-        return noted.read_text().strip() if noted.exists() else "unknown"
+        return noted.read_text().strip() if noted.exists() else ""
 
 
 def _git(*words: str) -> str:

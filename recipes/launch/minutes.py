@@ -7,8 +7,8 @@ Command:  python recipes/launch/minutes.py --minutes 9 --out OUT          from n
           python recipes/launch/minutes.py --minutes 1 --size tiny --out OUT       on a CPU
 Leaves:   OUT: at most 8 files of at most 16 MiB (minutes_kept.py), written anew every half minute;
           runs/minutes, or --work: all runs, shards and latents of this machine.
-Parts:    PARTS has each with its share of the time. One that fails says so, and the next begins;
-          what time one leaves over, all behind it share.
+Parts:    minutes_parts.py has each with its share of the time. One that fails says so, and the next
+          begins; what time one leaves over, all behind it share.
 The world is drawn in the order of the parts by --workers processes, and a part waits for the first
 half of its clips at most. Optimisers begin anew in every run, warm-up included.
 """
@@ -22,12 +22,14 @@ import subprocess
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from minutes_parts import CHAIN, CRITICS, FEW, PARTS, SETS, Part, drawn_sets
+
 ROOT = Path(__file__).resolve().parents[2]
 CLOCK = 1_000_000
+GPU_SIZES = ("small.yaml", "minutes.yaml")
 END_S = 8.0
 """Of the minutes: to keep what the last part left."""
 FIRST_S = 4.0
@@ -36,78 +38,6 @@ LEAST_S = 1.0
 """Of training: with less a part is left out."""
 ENOUGH = 0.5
 """Of the clips of a set, with which a part begins: sets are drawn so that these hold pairs."""
-STILLS = {"personality": {"stills_share": 1.0}}
-
-
-@dataclass(frozen=True)
-class Set:
-    """Clips of the world, and how they are encoded; None: they are read as drawn."""
-
-    clips: int
-    frames: int
-    validation: int = 32
-    seed: int = 0
-    persons: int = 4  # clips of each
-    motion_only: bool = False
-    twice: bool = False  # the size of the others
-    encode: dict[str, bool] | None = None
-
-
-SETS = {
-    "vae": Set(1600, 25, seed=7, persons=2),
-    "short": Set(960, 81, encode={}),
-    "critic": Set(960, 13, seed=21, persons=2),
-    "images": Set(4000, 5, seed=21, encode={"stills": True}),
-    "long": Set(480, 401, persons=2, encode={"stills": True}),
-    "motion": Set(1504, 401, seed=41, persons=2, motion_only=True),
-    "refiner": Set(960, 17, seed=3, persons=2, twice=True, encode={"low": True, "bf16": True}),
-}
-
-
-@dataclass(frozen=True)
-class Part:
-    """One recipe: its share of the time, the sets that it reads, and the parts whose weights it
-    begins with, the first that is there."""
-
-    share: float
-    sets: tuple[str, ...]
-    start: tuple[str, ...] = ()
-    leaves: str = "weights"
-    again: bool = True  # trained on by a later run; else others stand on it
-    own: bool = True  # then from its own weights, where there are some; else its teacher moved on
-    model: dict[str, Any] = field(default_factory=dict)
-
-
-CRITICS = {"face": "short", "motion": "critic", "sync": "short"}
-GPU_SIZES = ("small.yaml", "minutes.yaml")
-CHAIN = ("3_motion", "3_sft", "3_pictures", "2_a2v", "1_t2v")
-PARTS = {
-    "0_vae": Part(0.14, ("vae",), leaves="vae", again=False),
-    **{
-        f"critic_{name}": Part(0.02, (of, "critic"), leaves=name, again=False)
-        for name, of in CRITICS.items()
-    },
-    "1_t2v": Part(0.08, ("short",), again=False),
-    "2_a2v": Part(0.16, ("short",), CHAIN[4:], again=False),
-    "3_pictures": Part(0.08, ("images",), CHAIN[3:], again=False, model=STILLS),
-    "3_sft": Part(0.16, ("long",), CHAIN[2:], model=STILLS),
-    "3_motion": Part(0.06, ("motion",), CHAIN[1:]),
-    "4a_distill_cfg": Part(0.04, ("long",), CHAIN, own=False, model=STILLS),
-    "4b_distill_dmd": Part(0.06, ("long",), ("4a_distill_cfg", *CHAIN), own=False, model=STILLS),
-    "4d_causal_forcing": Part(0.05, ("long",), CHAIN, own=False, model=STILLS),
-    "4e_self_forcing": Part(0.05, ("long",), CHAIN, own=False, model=STILLS),
-    "refiner": Part(0.04, ("refiner",), CHAIN[1:]),
-    "refiner_decoder": Part(0.02, ("refiner",), ("0_vae",), leaves="vae"),
-}
-FEW = {
-    "face": {"batches_per_epoch": 2, "persons_per_batch": 2, "scenes_per_person": 2},
-    "motion": {"batches_per_epoch": 2, "persons_per_batch": 2, "scenes_per_person": 2},
-    "sync": {
-        **{"batches_per_epoch": 2, "clips_per_batch": 2},
-        **{"windows_per_clip": 8, "num_frames": 13},
-    },
-}
-"""Data of the tiny critics."""
 
 
 def main() -> int:
@@ -220,7 +150,7 @@ class Run:
         """Wait for enough clips, encode those that are there; the seconds waited."""
         begin = time.monotonic()
         for name in part.sets:
-            wanted = drawn_sets(self.options, 0)[name]
+            wanted = drawn_sets(self.options.size, 0)[name]
             for settings, folder in wanted:
                 half = max(settings.num_shards * ENOUGH, settings.clips_per_person)
                 enough = settings.num_shards if settings.split == "validation" else int(half)
@@ -366,33 +296,6 @@ class Run:
         return "motion.json"
 
 
-def drawn_sets(options: argparse.Namespace, turn: int) -> dict[str, list]:
-    """Name → settings and folder of its splits, the validation first. A later turn draws others."""
-    from avatar_v_data.world_settings import WorldSettings
-
-    is_tiny, found = options.size == "tiny", {}
-    for name, of in SETS.items():
-        side = (32 if is_tiny else 64) * (2 if of.twice else 1)
-        frames = min(of.frames, 33) if is_tiny else of.frames
-        found[name] = [
-            (
-                WorldSettings(
-                    num_clips=clips, split=split, num_frames=frames, size=side,
-                    clips_per_person=2 if is_tiny else of.persons, raw=True,
-                    clips_per_shard=8 if clips > 64 else 4 if clips > 4 else 2,
-                    seed=(of.seed + 1000 * turn) if split == "train" else of.seed,
-                    pictures=not of.motion_only,
-                ),
-                f"shards/{name}/{split}",
-            )
-            for split, clips in (
-                ("validation", 4 if is_tiny else of.validation),
-                ("train", 8 if is_tiny else of.clips),
-            )
-        ]  # fmt: skip
-    return found
-
-
 def drawing(options: argparse.Namespace, turn: int) -> subprocess.Popen:
     needed = [name for part in options.parts for name in PARTS[part].sets]
     values = {"size": options.size, "workers": options.workers, "turn": turn}
@@ -410,8 +313,7 @@ def draw(words: str) -> None:
     from avatar_v_data.world_set import write_worlds
 
     asked, parent = json.loads(words), os.getppid()
-    options = argparse.Namespace(**asked)
-    sets = drawn_sets(options, asked["turn"])
+    sets = drawn_sets(asked["size"], asked["turn"])
     wanted = [each for name in asked["sets"] for each in sets[name]]
 
     def look(num_done: int) -> None:

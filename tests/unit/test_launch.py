@@ -60,6 +60,29 @@ def test_a_batch_script_keeps_the_clips_of_a_step_on_any_number_of_nodes(
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
+PREEMPTED, BEFORE = "2026-11-28T08:05:00", "2026-11-28T07:05:00"
+SCONTROL = """scontrol() {{
+  [ "$1" = requeue ] || echo "JobId=1 StartTime=2026-11-28T08:00:00 PreemptTime={preempted}"
+  [ "$1" = show ] || echo "$1"
+}}
+srun() {{ return {status}; }}
+SLURM_JOB_ID=1 SLURM_NNODES=1 SLURM_CPUS_ON_NODE=8
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "preempted", "requeued"),
+    [(75, "None", True), (1, PREEMPTED, True), (1, BEFORE, False), (1, "None", False),
+     (0, PREEMPTED, False)],
+)  # fmt: skip
+def test_a_batch_script_requeues_what_was_interrupted_and_no_run_that_fails(
+    capsys: pytest.CaptureFixture[str], status: int, preempted: str, requeued: bool
+) -> None:
+    script = SCONTROL.format(status=status, preempted=preempted) + dry(capsys, "--on", "slurm")
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, "requeue" in done.stdout) == (status, requeued)
+
+
 def test_a_manifest_is_one_of_kubernetes(capsys: pytest.CaptureFixture[str]) -> None:
     client = pytest.importorskip("kubernetes", reason="needs the package kubernetes").client
     text = dry(capsys, "--on", "kubernetes", "--nodes", "2", *CLOUD, "--topology", "avatar-v/block")

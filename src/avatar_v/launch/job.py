@@ -34,7 +34,7 @@ GRACE_S = 120
 """Seconds that a run is given for its checkpoint between SIGTERM and SIGKILL."""
 PORT = 29500
 GO_ON = ("--ckpt_path", "last")
-_NAME = re.compile(r"[\w.:/@+-]+")
+PLAIN = re.compile(r"[\w.:/@+-]+")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def read_job(recipes: Sequence[str], options: Sequence[str], asked: Asked) -> Jo
     if not root:
         raise ValueError(f"{recipes[0]} names no folder of its run: {ROOT} runs/NAME")
     for name, value in asdict(asked).items():
-        if value and not _NAME.fullmatch(str(value)):
+        if value and not PLAIN.fullmatch(str(value)):
             raise ValueError(f"--{name} is a plain name, got {value!r}")
     on_cpu = (typed(options, "--trainer.accelerator") or trainer.get("accelerator")) == "cpu"
     devices = trainer.get("devices", 1)
@@ -182,7 +182,7 @@ def kept(folder: Path) -> Launched | None:
     if not path.exists():
         return None
     record = built(Launched, read_json(path), where=path)
-    if not all(_NAME.fullmatch(word) for word in (record.id, record.on, record.job)):
+    if not all(PLAIN.fullmatch(word) for word in (record.id, record.on, record.job)):
         raise ValueError(f"{path}: id, on and job are plain names, got {record}")
     return record
 

@@ -11,13 +11,17 @@ from pathlib import Path
 
 from avatar_v.base.launched import TRY_AGAIN
 from avatar_v.launch import local
-from avatar_v.launch.job import GRACE_S, LOG, Job, Launched, by_path, told
+from avatar_v.launch.job import GRACE_S, LOG, PLAIN, Job, Launched, by_path, told
 
 SUFFIX = ".sh"
 _AGAIN = f"""
-if ((status == {TRY_AGAIN})) || {{
-  ((status)) && scontrol show job "$SLURM_JOB_ID" | grep -q 'PreemptTime=[0-9]'
-}}; then
+preempted() {{  # since this start
+  local said start
+  said=$(scontrol --oneliner show job "$SLURM_JOB_ID")
+  [[ $said =~ \\ StartTime=([0-9][^\\ ]*) ]] && start=${{BASH_REMATCH[1]}}
+  [[ $said =~ \\ PreemptTime=([0-9][^\\ ]*) && ! ${{BASH_REMATCH[1]}} < $start ]]
+}}
+if ((status == {TRY_AGAIN})) || {{ ((status)) && preempted; }}; then
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"
@@ -25,7 +29,9 @@ exit "$status"
 
 
 def check(job: Job) -> None:
-    """Slurm takes all that there is."""
+    """ValueError for a folder that a batch script's header cannot name."""
+    if not PLAIN.fullmatch(str(job.root)):
+        raise ValueError(f"sbatch takes a folder of a plain name, got {job.root}")
 
 
 def text(job: Job) -> str:
