@@ -122,7 +122,8 @@ def test_a_preempted_run_is_requeued_and_equals_an_uninterrupted_one(cluster: Cl
     assert "COMPLETED" in said
     assert "requeued 1 times" in said
     assert "40 steps in" in cluster.avatar_v("launch", "logs", str(ROOT))
-    client = MlflowClient("sqlite:///runs/mlflow.db")
+    # Absolute: mlflow keeps a connection for each address that this process has had.
+    client = MlflowClient(f"sqlite:///{Path('runs/mlflow.db').absolute()}")
     (run,) = client.search_runs(["1"])
     assert run.info.status == "FINISHED"
     assert said.startswith(run.data.tags[TAG])
