@@ -65,6 +65,7 @@ WITH_GPU = (
 SPEED = ("-m", "avatar_v_eval.cli", "speed")
 ON_CARD, CHUNK = (*SPEED, "device", "--rows"), (*SPEED, "full_size", "--rows")
 TINY = ("--preset", "tiny")
+SMALL = ("--preset", "small", "--grid", "8", "--latents", "13")
 TINY_CARD = (*TINY, "--grid", "8", "--latents", "3", "--repeats", "1", "--no-compile")
 TINY_CHUNK = (*TINY, "--side", "32", "--latents", "5")
 PARTS = {
@@ -78,7 +79,9 @@ PARTS = {
     ),
     "generate": Part(100, (*CHUNK, "chunk", "student"), (*CHUNK, "chunk", *TINY_CHUNK)),
     "live": Part(80, (*CHUNK, "causal"), (*CHUNK, "causal", *TINY_CHUNK)),
-    "offload": Part(
+    "small": Part(60, (*ON_CARD, "block", *SMALL), (*ON_CARD, "block", *TINY_CARD)),
+    "offload": Part(80, (*CHUNK, "student", "--offload"), (*CHUNK, "student", *TINY_CHUNK)),
+    "offload_14b": Part(
         150,
         (*CHUNK, "student", "--preset", "wan_14b", "--offload"),
         (*CHUNK, "student", *TINY_CHUNK),

@@ -1,9 +1,9 @@
 """What a card makes of the DiT: training, blocks, the reference, and a change of networks.
 
 - train: whole steps of the DiT at the size of the recipes, random latents and conditions: tokens a
-  second, the share of the card's peak, and the peak of memory;
-- block: one block, and one denoising step, against diffusers' (as they are, and compiled) and
-  against ours compiled, in turns;
+  second, the share of the card's peak, and the peak of memory beside the planned one;
+- block: one block, and one denoising step, against diffusers' (as they are, and compiled), against
+  ours compiled and, on a card, against ours replayed as a CUDA graph, in turns;
 - reference: a denoising step with a cached reference of 1 to 32 times the video, over one without;
 - switch: from one network in main memory to another on the card.
 
@@ -26,6 +26,7 @@ from avatar_v.base.device import chosen_device
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.apply import checkpoint_blocks, compile_blocks
 from avatar_v.planning.gpus import gpu_called
+from avatar_v.planning.measure import as_on_gpus, cost_of, pretending, without_values
 from avatar_v.training.optim import Optim, build_optimizer
 from avatar_v.types import Cond, Reference
 from avatar_v.weights.presets import preset
@@ -111,6 +112,9 @@ def train_numbers(size: Size) -> dict[str, Number]:
         "train_tflops": median_of_repeats(
             [counter.get_total_flops() / s / 1e12 for s in times]
         ).described("training: operations, recomputed ones among them", unit="TFLOP/s"),
+        "train_gib_planned": Number(planned_gib(size), 1).described(
+            "training: planned peak of memory", unit="GiB"
+        ),
     }
     if size.device.startswith("cuda"):
         peak = torch.cuda.max_memory_allocated() / 2**30
@@ -122,6 +126,24 @@ def train_numbers(size: Size) -> dict[str, Number]:
                 f"training: share of the peak of {card.name}", target="≥ 0.45"
             )
     return numbers
+
+
+def planned_gib(size: Size) -> float:
+    """Of `train_numbers` by the means of `avatar-v plan`: weights, gradients and both moments in
+    fp32, and what is alive beside them."""
+    with torch.device("meta"):
+        dit = AvatarDiT(preset(size.preset).dit)
+    checkpoint_blocks(dit)
+    size = dataclasses.replace(size, device="cpu")
+    with pretending(), as_on_gpus():
+        without_values(dit, torch.float32)
+        x, t, text = inputs(size, dit)
+
+        def loss() -> Tensor:
+            return dit(x, t, Cond(text=text)).float().square().mean()
+
+        peak = cost_of(loss, bf16=True, trains=True).peak
+    return (16 * sum(p.numel() for p in dit.parameters()) + peak) / 2**30
 
 
 def block_numbers(size: Size) -> dict[str, Number]:
@@ -143,11 +165,15 @@ def block_numbers(size: Size) -> dict[str, Number]:
         ways["theirs_compiled"] = partial(
             compiled_peer, x.transpose(1, 2), t[:, 0] * 1000, text, return_dict=False
         )
-    times = in_turns({name: awaited(way, size) for name, way in ways.items()}, size.repeats)
+    awaited_ways = {name: awaited(way, size) for name, way in ways.items()}
+    if size.device.startswith("cuda"):
+        awaited_ways["ours_graph"] = captured(ways["ours"], size)
+    times = in_turns(awaited_ways, size.repeats)
     words = {
         "theirs": "diffusers' time for one denoising step / ours",
         "theirs_compiled": "diffusers' time for one denoising step, compiled / ours",
         "ours_compiled": "time of our blocks compiled for one denoising step / ours",
+        "ours_graph": "time of one denoising step replayed as a CUDA graph / ours",
     }
     numbers = {
         f"step_{way}": ratio(times, way, "ours").described(text)
@@ -249,6 +275,23 @@ def awaited(way: Callable[[], object], size: Size) -> Callable[[], None]:
         kind = torch.device(size.device).type
         with torch.inference_mode(), torch.autocast(kind, torch.bfloat16):
             way()
+        wait(size)
+
+    return call
+
+
+def captured(way: Callable[[], object], size: Size) -> Callable[[], None]:
+    """As `awaited`, by one launch for all of its kernels."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        with torch.cuda.stream(stream):
+            way()  # what is made at a first call is made outside
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            way()
+
+    def call() -> None:
+        graph.replay()
         wait(size)
 
     return call
