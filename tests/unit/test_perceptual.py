@@ -10,14 +10,8 @@ from untrained import untrained_critics
 from avatar_v.critics.mfcc import batched_mfcc
 from avatar_v.critics.sync import audio_windows, mfcc
 from avatar_v.models.vae import VideoVAE
-from avatar_v.training.perceptual import (
-    PerceptualLosses,
-    PerceptualTerms,
-    Predicted,
-    decode_behind,
-    reference_faces,
-    sound_windows,
-)
+from avatar_v.training.judged_frames import decode_behind, reference_faces, sound_windows
+from avatar_v.training.perceptual import PerceptualLosses, PerceptualTerms, Predicted
 from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.card import ASSETS
 from avatar_v.weights.random import make_batch, motion_stats
@@ -41,9 +35,11 @@ def predicted(t: list[float], num_latents: int = 6) -> Predicted:
         t=torch.tensor(t),
         motion=torch.zeros(len(t), num_latents, 64),
         motion_stats=motion_stats(),
-        motion_known=None,
-        reference=make_batch(len(t), 25, 32, latent_channels=16),
-        audio=0.1 * torch.randn(len(t), 640 * 29, generator=seeded(2)),
+        clips=dataclasses.replace(
+            make_batch(len(t), 29, 32, latent_channels=16),
+            reference=make_batch(len(t), 25, 32, latent_channels=16),
+            audio=0.1 * torch.randn(len(t), 640 * 29, generator=seeded(2)),
+        ),
         start=torch.zeros(len(t), dtype=torch.long),
     )
 
@@ -162,7 +158,8 @@ def test_motion_that_was_not_read_losses_nothing(critics) -> None:
     given = predicted([0.1, 0.2])
     known = torch.zeros(2, len(MOTION_NAMES), dtype=torch.bool)
     assert float(losses.loss(given, vae, 0, seeded())[0]) > 0
-    unread = dataclasses.replace(given, motion_known=known)
+    clips = dataclasses.replace(given.clips, motion_known=known)
+    unread = dataclasses.replace(given, clips=clips)
     assert float(losses.loss(unread, vae, 0, seeded())[0]) == 0
     known[0, MOTION_NAMES.index("yaw")] = True
     some = [
