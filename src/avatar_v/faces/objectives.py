@@ -60,7 +60,7 @@ def check_objective(what: What, name: str) -> None:
 
 def is_missing(name: str) -> bool:
     """Whether nothing is at a path, which is no name of a critic that ships."""
-    return not (ASSETS / name).is_dir() and not Path(name).exists()
+    return not _ships(name) and not Path(name).exists()
 
 
 def why_missing(what: What, name: str) -> str:
@@ -76,4 +76,8 @@ def _is_own(name: str) -> bool:
     """A name that ships, or a folder with our own files or a held-out critic's."""
     folder = Path(name)
     ours = (folder / "config.json").is_file() and not (folder / dino.FILES[1]).is_file()
-    return (ASSETS / name).is_dir() or ours
+    return _ships(name) or ours
+
+
+def _ships(name: str) -> bool:
+    return name in {path.name for path in ASSETS.iterdir()}

@@ -76,7 +76,8 @@ class PerceptualTerms:
     feature_critic: str = ""  # "": the face critic
     sync_critic: str = "sync"
     if_supplied: bool = False
-    """Leave a term out, with a warning, where nothing is at its critic's path. Else an error."""
+    """Leave a term out, with a warning, where nothing is at its critic's path, or clips lack the
+    landmarks that it looks by. Else an error."""
 
     def __post_init__(self) -> None:
         for name in TERMS:
@@ -130,7 +131,7 @@ class PerceptualLosses:
     ValueError for ``close_up`` beside a critic of whole frames."""
 
     def __init__(self, terms: PerceptualTerms) -> None:
-        self.terms = terms
+        self.terms, self._warned = terms, False
         used = [name for name in TERMS if max(getattr(terms, name).values()) > 0]
         missing = [why_missing(x, terms.critic(x)) for x in used if terms.is_left_out(x)]
         if missing:
@@ -146,16 +147,11 @@ class PerceptualLosses:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The weighted sum of the active terms, and each of them: the mean over decoded samples
         of `late_weight` times its value, so that a term fades with its samples instead of jumping.
-        0 where none is active, the window is too short, or no sample is late enough. ValueError for
-        clips without the landmarks that a critic looks by, whichever terms are active."""
-        by_face = [x.name for x in self.critics.values() if x.by_face]
-        if by_face and predicted.clips.landmarks is None:
-            raise ValueError(
-                f"{', '.join(by_face)} look by 68 landmarks, which a clip of "
-                f"{', '.join(predicted.clips.key[:4])} lacks: import clips with the extra faces, "
-                "or leave such terms out"
-            )
-        weights = {name: value_at(getattr(self.terms, name), step) for name in self.critics}
+        0 where none is active, the window is too short, or no sample is late enough. ValueError, or
+        a warning with ``if_supplied``, for clips without landmarks beside critics that look by
+        them, whichever terms are active."""
+        usable = self._usable(predicted.clips)
+        weights = {name: value_at(getattr(self.terms, name), step) for name in usable}
         active = tuple(name for name, weight in weights.items() if weight)
         rows = self._rows(predicted.t, generator)
         last = predicted.clean.shape[1] - self.terms.num_latents
@@ -192,6 +188,22 @@ class PerceptualLosses:
                 if critic.by_face:
                     found[name] = found[name] * decoded.faces.valid.all(1)
         return found
+
+    def _usable(self, clips: Batch) -> list[What]:
+        """The terms whose critics know where to look."""
+        blind = [x for x, critic in self.critics.items() if critic.by_face]
+        if not blind or clips.landmarks is not None:
+            return list(self.critics)
+        lacks = (
+            f"{', '.join(blind)}: the critics look by 68 landmarks, which a clip of "
+            f"{', '.join(clips.key[:4])} lacks: import clips with the extra faces"
+        )
+        if not self.terms.if_supplied:
+            raise ValueError(lacks)
+        if not self._warned:
+            self._warned = True
+            rank_zero_warn(f"terms of the loss that are off for some clips: {lacks}")
+        return [x for x in self.critics if x not in blind]
 
     def _rows(self, t: Float[Tensor, " b"], generator: torch.Generator) -> Rows:
         """Rows drawn from those that are late enough. Not the latest of them: what is nearly
