@@ -153,11 +153,11 @@ def test_files_that_are_no_recogniser_are_one_error(files: Path, tmp_path: Path)
         "short.onnx": r"gives \(1, 128\), not 512.*buffalo_l",
         "other.onnx": "operators that are not read: Softplus",
         "padded.onnx": "attributes auto_pad are not read",
-        "none.onnx": "no .onnx file; expected w600k_r50.onnx",
+        "none.onnx": r"no \.onnx file; expected w600k_r50\.onnx",
     }.items():
         with pytest.raises(ValueError, match=words):
             Recogniser(tmp_path / name)
-    with pytest.raises(ValueError, match="det_10g.onnx is not a readable ONNX file"):
+    with pytest.raises(ValueError, match=r"det_10g\.onnx is not a readable ONNX file"):
         Recogniser(files / "arcface" / "det_10g.onnx")
     (tmp_path / "two").mkdir()
     for name in ("two/a", "two/b"):
@@ -181,7 +181,7 @@ def test_a_name_leads_to_its_critic(files: Path, tmp_path: Path) -> None:
     assert isinstance(objective("sync", "sync"), FaceJudge)
     with pytest.raises(ValueError, match=r"syncnet_v2\.model from https"):
         objective("sync", str(tmp_path / "syncnet_v2.model"))
-    with pytest.raises(ValueError, match="does not fit|not a readable"):
+    with pytest.raises(ValueError, match=r"does not fit|not a readable"):
         objective("sync", str(files / "arcface" / "w600k_r50.onnx"))
     with pytest.raises(ValueError, match="held out"):
         objective("identity", "face_held_out")

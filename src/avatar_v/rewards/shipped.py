@@ -151,19 +151,22 @@ def flicker(
 
 
 class OfCritic:
-    """A reward by a critic that a loss may have, too: the name of one that ships, a folder or a
-    file; errors as `objective`."""
+    """A reward by a critic that a loss may have, too: the name of one that ships (the default), a
+    folder or a file; errors as `objective`."""
 
     what: ClassVar[What]
+    default: ClassVar[str]
 
-    def __init__(self, critic: str) -> None:
-        self.critic = objective(self.what, critic)
+    def __init__(self, critic: str = "") -> None:
+        self.critic = objective(self.what, critic or self.default)
 
-    def ready(self, video: Tensor, faces: Faces | None) -> FaceJudge | None:
-        """The critic, where the pictures are; None if it is not told where to look."""
+    def ready(self, video: Tensor, faces: Faces | None) -> FaceJudge:
+        """The critic, where the pictures are. ValueError if it is not told where to look."""
+        if self.critic.by_face and (faces is None or faces.landmarks is None):
+            raise ValueError(f"{self.critic.name} looks by 68 landmarks, which the clips lack")
         if isinstance(self.critic, torch.nn.Module):
             self.critic.to(video.device)
-        return None if self.critic.by_face and faces is None else self.critic
+        return self.critic
 
 
 class MouthOpening(OfCritic):
@@ -175,10 +178,7 @@ class MouthOpening(OfCritic):
     is uncertain a smaller opening is nearer to it, and mouths that tremble move, too.
     """
 
-    what = "motion"
-
-    def __init__(self, critic: str = "motion") -> None:
-        super().__init__(critic)
+    what, default = "motion", "motion"
 
     def __call__(
         self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
@@ -187,8 +187,6 @@ class MouthOpening(OfCritic):
         if frames is None or truth is None:
             return None
         critic = self.ready(frames, faces)
-        if critic is None:
-            return None
         assert isinstance(critic, MotionReading)
         given, condition = columns["num_given"], columns["condition"]
         mouth = critic.reads.index("mouth_open")
@@ -208,10 +206,7 @@ class Identity(OfCritic):
     """The mean cosine of the pictures' faces, where one is visible, with those of the person's
     ``portrait``."""
 
-    what = "identity"
-
-    def __init__(self, critic: str = "face") -> None:
-        super().__init__(critic)
+    what, default = "identity", "face"
 
     def __call__(
         self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
@@ -221,8 +216,6 @@ class Identity(OfCritic):
         if frames is None or portrait is None:
             return None
         critic = self.ready(frames, faces)
-        if critic is None:
-            return None
         assert isinstance(critic, FaceReading)
         own = F.normalize(_read(critic, portrait, portrait_faces).mean(1), dim=-1)
         there = _of_samples(faces, columns["condition"])
@@ -234,10 +227,7 @@ class Sync(OfCritic):
     """How well lips fit the sound at each latent frame: the cosine of picture and sound, averaged
     over the windows of five frames whose middle lies there."""
 
-    what = "sync"
-
-    def __init__(self, critic: str = "sync") -> None:
-        super().__init__(critic)
+    what, default = "sync", "sync"
 
     def __call__(
         self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
@@ -246,8 +236,6 @@ class Sync(OfCritic):
         if frames is None:
             return None
         critic = self.ready(frames, faces)
-        if critic is None:
-            return None
         assert isinstance(critic, SyncCritic)
         there = _of_samples(faces, columns["condition"])
         windows = critic.look(frames, there).unfold(1, WINDOW_FRAMES, 1).movedim(-1, 2)
