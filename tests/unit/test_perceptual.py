@@ -195,7 +195,7 @@ def test_critics_of_films_see_the_face_alone_and_only_where_it_is_visible(of_fil
     on = {name: {0: 1.0} for name in TERMS}
     losses = PerceptualLosses(PerceptualTerms(**on, **of_films, close_up=2))
     given = predicted([0.1, 0.2])
-    shown = torch.tensor([0.25, 0.25, 0.5, 0.5]).expand(2, 29, 4)  # the middle of four cells a side
+    shown = torch.tensor([0.25, 0.25, 0.75, 0.75]).expand(2, 29, 4)
     valid = given.clips.valid.clone()
     valid[1, 12:] = False
     clips = dataclasses.replace(given.clips, face_box=shown, valid=valid)

@@ -41,7 +41,7 @@ class CloseUp:
             parts.append(first[:, None] + torch.arange(num, device=first.device))
         return cls(*parts)
 
-    def of(self, latents: Latents) -> Latents:
+    def of(self, latents: Latents) -> Float[Tensor, "b l c _h _w"]:
         each = torch.arange(len(latents), device=self.rows.device)[:, None, None]
         cells = latents.movedim((3, 4), (1, 2))[each, self.rows[:, :, None], self.columns[:, None]]
         return cells.movedim((1, 2), (3, 4))
