@@ -132,7 +132,7 @@ class PerceptualLosses:
 
     def __init__(self, terms: PerceptualTerms) -> None:
         self.terms, self._warned = terms, False
-        used = [name for name in TERMS if max(getattr(terms, name).values()) > 0]
+        used: list[What] = [name for name in TERMS if max(getattr(terms, name).values()) > 0]
         missing = [why_missing(x, terms.critic(x)) for x in used if terms.is_left_out(x)]
         if missing:
             rank_zero_warn(f"terms of the loss that are off: {'; '.join(missing)}")
@@ -151,7 +151,9 @@ class PerceptualLosses:
         a warning with ``if_supplied``, for clips without landmarks beside critics that look by
         them, whichever terms are active."""
         usable = self._usable(predicted.clips)
-        weights = {name: value_at(getattr(self.terms, name), step) for name in usable}
+        weights: dict[What, float] = {
+            name: value_at(getattr(self.terms, name), step) for name in usable
+        }
         active = tuple(name for name, weight in weights.items() if weight)
         rows = self._rows(predicted.t, generator)
         last = predicted.clean.shape[1] - self.terms.num_latents
