@@ -151,10 +151,8 @@ class PerceptualLosses:
         a warning with ``if_supplied``, for clips without landmarks beside critics that look by
         them, whichever terms are active."""
         usable = self._usable(predicted.clips)
-        weights: dict[What, float] = {
-            name: value_at(getattr(self.terms, name), step) for name in usable
-        }
-        active = tuple(name for name, weight in weights.items() if weight)
+        weights = {str(name): value_at(getattr(self.terms, name), step) for name in usable}
+        active: tuple[What, ...] = tuple(name for name in usable if weights[name])
         rows = self._rows(predicted.t, generator)
         last = predicted.clean.shape[1] - self.terms.num_latents
         zero = predicted.latents.new_zeros(())
