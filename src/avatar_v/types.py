@@ -125,6 +125,8 @@ class Batch(_Moves):
     motion_known: Bool[Tensor, "b m"] | None = None  # components that were read; None: all
     habits_known: Bool[Tensor, "b m"] | None = None
     """Components whose statistics tell a person's habits; None: all."""
+    landmarks: Float[Tensor, "b f 68 2"] | None = None
+    """Of iBUG, in [0, 1] of the picture; None where a clip of the batch has others or none."""
     low: Float[Tensor, "b l c lh lw"] | None = None
     """Latents of the clip upsampled from a lower resolution (models/refiner.py)."""
     preferences: PreferencePairs | None = (

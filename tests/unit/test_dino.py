@@ -11,27 +11,12 @@ from avatar_v.critics.dino import Dino
 from avatar_v.scoring.clip import Footage
 from avatar_v.scoring.registry import build, find_scorers
 from bench_cases import judged, pixels
-
-PREPARATION = {
-    "crop_size": {"height": 28, "width": 28},
-    "do_center_crop": True,
-    "image_mean": [0.485, 0.456, 0.406],
-    "image_std": [0.229, 0.224, 0.225],
-    "size": {"shortest_edge": 32},
-}
+from face_files import PREPARATION, dino_folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import Dinov2Config, Dinov2Model
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = Dinov2Config(**sizes, image_size=28, patch_size=14, mlp_ratio=2)
-    found = tmp_path_factory.mktemp("dino")
-    Dinov2Model(config).save_pretrained(found)
-    (found / "preprocessor_config.json").write_text(json.dumps(PREPARATION))
-    return found
+    return dino_folder(tmp_path_factory.mktemp("dino"))
 
 
 def test_pictures_are_prepared_as_the_folder_says(folder: Path):

@@ -7,9 +7,6 @@ import pytest
 import torch
 from untrained import untrained_critics
 
-from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.faces.face import FaceCritic
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.a2v import A2V
@@ -59,6 +56,9 @@ def test_perceptual_losses_are_the_same_on_another_device_and_never_wait(
     critics = untrained_critics(tmp_path)
     terms = PerceptualTerms(**{name: {0: 1.0} for name in TERMS}, **critics)
     reference = make_batch(3, 25, 32, latent_channels=16 if as_latents else None)
+    generator = torch.Generator().manual_seed(1)
+    audio = 0.1 * torch.randn(3, 640 * 29, generator=generator)
+    clips = dataclasses.replace(make_batch(3, 29, 32), reference=reference, audio=audio)
     found = []
     for move in (lambda x: x, there):
         torch.manual_seed(0)  # of the VAE
@@ -71,20 +71,14 @@ def test_perceptual_losses_are_the_same_on_another_device_and_never_wait(
             t=torch.tensor([0.1, 0.9, 0.3]),
             motion=move(0 * motion),
             motion_stats=motion_stats(),
-            motion_known=None,
-            reference=reference.map(move),
-            audio=move(0.1 * torch.randn(3, 640 * 29, generator=generator)),
+            clips=clips.map(move),
             start=torch.tensor([0, 1, 1]),
         )
         with elsewhere():
             if move is there:
                 module_there(vae)
-                for kind, name in (
-                    (FaceCritic, terms.face_critic),
-                    (MotionMeter, terms.motion_meter),
-                    (WorldSyncNet, terms.sync_critic),
-                ):
-                    losses._critics[kind.name] = module_there(kind.as_objective(name))
+                for critic in losses.critics.values():
+                    module_there(critic)
             loss, logs = losses.loss(given, vae, 0, generator)
             loss.backward()
         assert len(logs) == len(TERMS)

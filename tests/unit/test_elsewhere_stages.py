@@ -24,9 +24,6 @@ from tiny_stages import (
 )
 from torch import Tensor
 
-from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.faces.face import FaceCritic
 from avatar_v.objectives.sft import SFT
 from avatar_v.training.engine import Engine
 from elsewhere import DEVICE, There, elsewhere, module_there, there
@@ -65,13 +62,8 @@ def test_a_step_is_the_same_on_another_device(
 
 def _critics_there(stage: Engine) -> None:
     if isinstance(stage, SFT):
-        terms = stage.perceptual.terms
-        for kind, name in (
-            (FaceCritic, terms.face_critic),
-            (MotionMeter, terms.motion_meter),
-            (WorldSyncNet, terms.sync_critic),
-        ):
-            stage.perceptual._critics[kind.name] = module_there(kind.as_objective(name))
+        for critic in stage.perceptual.critics.values():
+            module_there(critic)
 
 
 def _local(x: Tensor) -> Tensor:

@@ -7,20 +7,21 @@ import pytest
 import torch
 from untrained import untrained_critics
 
+from avatar_v.critics.look import Faces
 from avatar_v.critics.mfcc import batched_mfcc
 from avatar_v.critics.sync import audio_windows, mfcc
 from avatar_v.models.vae import VideoVAE
-from avatar_v.training.perceptual import (
-    PerceptualLosses,
-    PerceptualTerms,
-    Predicted,
+from avatar_v.training.judged_frames import (
+    CloseUp,
     decode_behind,
     reference_faces,
     sound_windows,
 )
+from avatar_v.training.perceptual import TERMS, PerceptualLosses, PerceptualTerms, Predicted
 from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.card import ASSETS
 from avatar_v.weights.random import make_batch, motion_stats
+from face_files import dino_folder, recogniser_file, syncnet_file
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -41,9 +42,11 @@ def predicted(t: list[float], num_latents: int = 6) -> Predicted:
         t=torch.tensor(t),
         motion=torch.zeros(len(t), num_latents, 64),
         motion_stats=motion_stats(),
-        motion_known=None,
-        reference=make_batch(len(t), 25, 32, latent_channels=16),
-        audio=0.1 * torch.randn(len(t), 640 * 29, generator=seeded(2)),
+        clips=dataclasses.replace(
+            make_batch(len(t), 29, 32, latent_channels=16),
+            reference=make_batch(len(t), 25, 32, latent_channels=16),
+            audio=0.1 * torch.randn(len(t), 640 * 29, generator=seeded(2)),
+        ),
         start=torch.zeros(len(t), dtype=torch.long),
     )
 
@@ -162,7 +165,8 @@ def test_motion_that_was_not_read_losses_nothing(critics) -> None:
     given = predicted([0.1, 0.2])
     known = torch.zeros(2, len(MOTION_NAMES), dtype=torch.bool)
     assert float(losses.loss(given, vae, 0, seeded())[0]) > 0
-    unread = dataclasses.replace(given, motion_known=known)
+    clips = dataclasses.replace(given.clips, motion_known=known)
+    unread = dataclasses.replace(given, clips=clips)
     assert float(losses.loss(unread, vae, 0, seeded())[0]) == 0
     known[0, MOTION_NAMES.index("yaw")] = True
     some = [
@@ -171,3 +175,81 @@ def test_motion_that_was_not_read_losses_nothing(critics) -> None:
     ]
     assert float(some[0]) > 0
     assert float(some[0]) != float(some[1])
+
+
+@pytest.fixture(scope="module")
+def of_films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Critics of filmed faces, by the options of PerceptualTerms."""
+    pytest.importorskip("onnx", reason="the [arcface] extra is not installed")
+    folder = tmp_path_factory.mktemp("weights")
+    return {
+        "face_critic": str(recogniser_file(folder / "w600k_r50.onnx")),
+        "feature_critic": str(dino_folder(folder / "dinov2")),
+        "sync_critic": str(syncnet_file(folder / "syncnet_v2.model")),
+        "motion_meter": "reader",
+    }
+
+
+def test_critics_of_films_see_the_face_alone_and_only_where_it_is_visible(of_films) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    on = {name: {0: 1.0} for name in TERMS}
+    losses = PerceptualLosses(PerceptualTerms(**on, **of_films, close_up=2))
+    given = predicted([0.1, 0.2])
+    shown = torch.tensor([0.25, 0.25, 0.75, 0.75]).expand(2, 29, 4)
+    valid = given.clips.valid.clone()
+    valid[1, 12:] = False
+    clips = dataclasses.replace(given.clips, face_box=shown, valid=valid)
+    latents = given.latents.clone().requires_grad_(True)
+    given = dataclasses.replace(given, clips=clips, latents=latents)
+    found = losses.values(given, torch.tensor([0, 1]), 3, vae, TERMS)
+    for name in TERMS:
+        assert float(found[name][0]) > 0 == float(found[name][1]), name
+    sum(x.sum() for x in found.values()).backward()
+    assert latents.grad is not None
+    reached = latents.grad[0].abs().sum((0, 1)) > 0
+    assert reached.tolist() == [[0 < i < 3 and 0 < j < 3 for j in range(4)] for i in range(4)]
+    same = dataclasses.replace(given, latents=given.clean)
+    for name in ("motion", "features"):
+        assert float(losses.values(same, torch.tensor([0]), 3, vae, (name,))[name]) < 1e-9
+
+
+def test_a_point_of_the_face_stays_where_it_is_in_a_close_up() -> None:
+    latents = torch.arange(6 * 8.0).view(1, 1, 1, 6, 8)
+    box = torch.tensor([[[0.6, 0.3, 0.9, 0.6]]])
+    faces = Faces(box, box.view(1, 1, 2, 2).repeat(1, 1, 34, 1), torch.ones(1, 1).bool())
+    for side in (3, 7):
+        part = CloseUp.around(faces, side, 6, 8)
+        cut, moved = part.of(latents), part.faces(faces, 6, 8)
+        assert cut.shape[3:] == (min(side, 6), min(side, 8))
+        assert moved.landmarks is not None
+        for corner in range(2):
+            assert torch.equal(moved.landmarks[0, 0, corner], moved.box.view(2, 2)[corner])
+            x, y = (box.view(2, 2)[corner] * torch.tensor([8, 6])).tolist()
+            there = moved.box.view(2, 2)[corner] * torch.tensor([cut.shape[4], cut.shape[3]])
+            first = int(cut[0, 0, 0, 0, 0])
+            assert there.tolist() == pytest.approx([x - first % 8, y - first // 8], abs=1e-5)
+
+
+def test_what_is_not_supplied_is_said_once_or_an_error(of_films, tmp_path: Path) -> None:
+    on = {name: {0: 1.0} for name in TERMS}
+    missing = of_films | {"sync_critic": str(tmp_path / "syncnet_v2.model")}
+    with pytest.raises(ValueError, match=r"critic of sync.*is missing.*syncnet_v2\.model from"):
+        PerceptualTerms(**on, **missing)
+    terms = PerceptualTerms(**on, **missing, if_supplied=True)
+    with pytest.warns(UserWarning, match=r"off: the critic of sync, .* is missing") as said:
+        losses = PerceptualLosses(terms)
+    assert len(said) == 1
+    assert set(losses.critics) == set(TERMS) - {"sync"}
+    vae, given = VideoVAE.tiny().requires_grad_(False), predicted([0.1])
+    given = dataclasses.replace(given, clips=dataclasses.replace(given.clips, landmarks=None))
+    with pytest.warns(UserWarning, match="68 landmarks, which a clip of 0 lacks") as said:
+        found = [losses.loss(given, vae, 0, seeded())[1] for _ in range(2)]
+    assert (len(said), found) == (1, [{}, {}])
+    strict = PerceptualLosses(PerceptualTerms(motion={0: 0.0, 9: 1.0}, motion_meter="reader"))
+    with pytest.raises(ValueError, match="import clips with the extra faces"):
+        strict.loss(given, vae, 0, seeded())
+    (tmp_path / "syncnet_v2.model").write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"syncnet_v2\.model is not a readable"):
+        PerceptualLosses(terms)
+    with pytest.raises(ValueError, match=r"close_up is 2, but whole frames go to \['face'\]"):
+        PerceptualLosses(PerceptualTerms(identity={0: 1.0}, close_up=2))

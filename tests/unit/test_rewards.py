@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.critics.look import Faces
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.quality import flicker
 from avatar_v.critics.world_sync import WorldSyncNet
@@ -20,6 +21,7 @@ from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, Batch
 from avatar_v.weights.random import make_batch
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
+from face_files import recogniser_file, syncnet_file
 
 NUM, FRAMES, LATENTS = 4, 25, 7
 GIVEN = "avatar_v.rewards.shipped."
@@ -212,6 +214,36 @@ def test_pictures_are_judged_against_their_person_sound_and_truth(people: list) 
     assert bool((uneasy[-2:] < steady[-2:]).all())
     torch.testing.assert_close(uneasy[:-3], steady[:-3])
     assert float(judged("flicker", soft)[1].sum()) >= float(judged("flicker", soft)[0].sum())
+
+
+def test_critics_of_films_judge_samples_where_the_true_face_is(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the [arcface] extra is not installed")
+    arcface = str(recogniser_file(tmp_path / "w600k_r50.onnx"))
+    syncnet = str(syncnet_file(tmp_path / "syncnet_v2.model"))
+    draw = torch.Generator().manual_seed(0)
+    video = torch.rand(1, 9, 3, 48, 48, generator=draw) * 2 - 1
+    clips = make_batch(1, 9)
+    valid = clips.valid.clone()
+    valid[:, 7:] = False
+    where = Faces.of(dataclasses.replace(clips, valid=valid))
+    columns = {"portrait": video[:, :1], "truth": video, "faces": where,
+               "portrait_faces": where.at(torch.tensor([[0]]), torch.tensor([[0]]))}  # fmt: skip
+    shots = samples(
+        torch.rand(2, 9, 16, generator=draw),
+        frames=torch.cat([video[:, :1].expand_as(video), video]),
+        condition=torch.tensor([0, 0]),
+        columns=columns,
+    )
+    same, other = judged("Identity", shots, critic=arcface)
+    assert same == pytest.approx(1, abs=1e-5)
+    assert other < 0.999
+    assert judged("MouthOpening", shots, critic="reader").shape == (2, 3)
+    with pytest.warns(UserWarning, match="2 of 6 values"):
+        fit = Rewards([RewardTerm(GIVEN + "Sync", options={"critic": syncnet})])(shots)["sync"]
+    assert torch.isfinite(fit).tolist() == [[True, True, False]] * 2  # not where it is hidden
+    blind = dataclasses.replace(shots, columns={**columns, "faces": None})
+    with pytest.raises(ValueError, match="arcface looks by 68 landmarks"):
+        Rewards([RewardTerm(GIVEN + "Identity", options={"critic": arcface})])(blind)
 
 
 def test_flicker_where_nothing_moves_is_measured_by_half_of_the_clip_s_mean() -> None:

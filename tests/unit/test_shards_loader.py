@@ -313,3 +313,13 @@ def test_a_clip_cut_short_keeps_its_faces() -> None:
     short = fit_sample(sample, Bucket(num_frames=5, height=32, width=32), np.random.default_rng(0))
     assert short.faces is not None
     assert len(short.faces) == 3
+
+
+def test_landmarks_are_there_where_all_clips_have_those_of_filmed_faces() -> None:
+    drawn = make_sample(0)
+    points = torch.rand(drawn.meta.num_frames, 68, 2)
+    filmed = dataclasses.replace(drawn, landmarks=points)
+    found = collate([filmed, filmed]).landmarks
+    assert found is not None
+    assert torch.equal(found[1], points)
+    assert collate([filmed, drawn]).landmarks is None

@@ -21,6 +21,7 @@ from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_file
 from avatar_v.base.states import check_numbers, check_state, read_tensors
 from avatar_v.base.stored import built
+from avatar_v.critics.look import Faces, Video
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "critics"
 
@@ -99,6 +100,14 @@ class PictureCritic(Critic):
     """From single pictures to rows of numbers; subclasses give ``forward``."""
 
     input_size: ClassVar[int] = 64  # pixels
+    by_face = False
+
+    def look(self, video: Video, faces: Faces | None = None) -> Float[Tensor, "b f 3 s s"]:
+        """All frames, whole, as fp32 pictures of its size."""
+        return whole_frames(video, self.input_size)
+
+    def read(self, pictures: Float[Tensor, "n 3 s s"]) -> Float[Tensor, "n d"]:
+        return self(pictures)
 
     @torch.no_grad()
     def measure(self, frames: Frames, *, batch_size: int = 256) -> Score:
@@ -118,6 +127,12 @@ def as_input(frames: Frames, size: int) -> Float[Tensor, "b 3 size size"]:
     if x.shape[-2:] == (size, size):
         return x
     return F.interpolate(x, (size, size), mode="bilinear", antialias=True, align_corners=False)
+
+
+def whole_frames(video: Video, size: int) -> Float[Tensor, "b f 3 size size"]:
+    """`as_input` of every frame."""
+    pictures = as_input(video.float().clamp(-1, 1).flatten(0, 1), size)
+    return pictures.unflatten(0, video.shape[:2])
 
 
 def weights_hash(state: Mapping[str, Tensor]) -> str:

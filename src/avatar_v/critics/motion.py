@@ -26,6 +26,7 @@ class MotionMeter(PictureCritic):
     """
 
     name = "motion"
+    reads = MOTION_NAMES
     center: Tensor
     scale: Tensor
 

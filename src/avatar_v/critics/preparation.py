@@ -37,7 +37,11 @@ class Preparation:
         size = (round(height * scale), round(width * scale))
         x = F.interpolate(frames.float(), size, mode=self.mode, antialias=True).clamp(0, 255)
         top, left = ((side - self.crop) // 2 for side in size)
-        x = x[:, :, top : top + self.crop, left : left + self.crop] * self.scale - self.offset
+        return self.normalised(x[:, :, top : top + self.crop, left : left + self.crop])
+
+    def normalised(self, x: Float[Tensor, "f 3 crop crop"]) -> Float[Tensor, "f 3 crop crop"]:
+        """Pictures 0 … 255 of the right size."""
+        x = x * self.scale - self.offset
         mean, std = (torch.tensor(values).to(x)[:, None, None] for values in (self.mean, self.std))
         return (x - mean) / std
 

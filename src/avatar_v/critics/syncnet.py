@@ -5,7 +5,6 @@ weights are the user's to supply; nothing is downloaded. Paper: Chung & Zisserma
 automated lip sync in the wild", ACCV workshops 2016.
 """
 
-import pickle
 from pathlib import Path
 
 import torch
@@ -15,18 +14,27 @@ from torch import Tensor, nn
 
 from avatar_v.base.outside import check_pulled
 from avatar_v.critics.frozen import weights_hash
+from avatar_v.critics.look import Faces, Video, cut, in_pixels, upright
 
 INPUT_SIZE = 224
+CROP_SCALE = 0.40
+"""By how much its own pipeline cuts wider than the detector's box (faces/syncnet_crop.py)."""
+BROW = 0.65
+"""Height of the brows over the chin, in heads; a detector's box ends there."""
 NUM_DIMS = 1024
 WEIGHTS_FILE = "syncnet_v2.model"
 WEIGHTS_URL = "https://www.robots.ox.ac.uk/~vgg/software/lipsync/data/syncnet_v2.model"
-WEIGHTS_LICENCE = "for research, Creative Commons Attribution (VGG, University of Oxford)"
+SOURCE = (
+    f"{WEIGHTS_FILE} from {WEIGHTS_URL} "
+    "(licence: for research, Creative Commons Attribution, VGG, University of Oxford)"
+)
 
 
 class SyncNet(nn.Module):
     """Five frames and 0.2 s of sound into one space, where what belongs together is near."""
 
     name = "syncnet"
+    by_face = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,6 +42,20 @@ class SyncNet(nn.Module):
         self.netfcaud = _head()
         self.netcnnlip = _lip_layers()
         self.netfclip = _head()
+
+    def look(self, video: Video, faces: Faces | None) -> Float[Tensor, "b f 3 224 224"]:
+        """Faces as the network was trained on them, but that the crop stands still for these
+        frames, which are few, and repeats the border."""
+        assert faces is not None
+        corners = in_pixels(faces.box.float().unflatten(-1, (2, 2)), *video.shape[3:]).mean(1)
+        low, high = corners.unbind(1)
+        low = torch.stack([low[:, 0], high[:, 1] - BROW * (high - low)[:, 1]], dim=1)
+        half = (high - low).amax(1) / 2
+        down = torch.stack([torch.zeros_like(half), CROP_SCALE * half], dim=1)
+        square = upright(low + down, high + down, (1 + CROP_SCALE) * half)
+        square = square.repeated(video.shape[1])
+        pictures = video.float().clamp(-1, 1).flatten(0, 1)
+        return cut(pictures, square, INPUT_SIZE).unflatten(0, video.shape[:2])
 
     def forward_lip(self, x: Float[Tensor, "b 3 5 224 224"]) -> Float[Tensor, "b 1024"]:
         """``x``: BGR pictures, 0 … 255."""
@@ -117,14 +139,11 @@ def _block(conv: nn.Conv2d | nn.Conv3d) -> list[nn.Module]:
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise ValueError(
-            f"SyncNet needs its weights, and {path} is missing: get {WEIGHTS_FILE} from "
-            f"{WEIGHTS_URL} (licence: {WEIGHTS_LICENCE})"
-        )
+        raise ValueError(f"SyncNet needs its weights, and {path} is missing: get {SOURCE}")
     check_pulled(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # of torch and pickle: whatever the bytes are
         raise ValueError(f"{path} is not a readable {WEIGHTS_FILE}: {error}") from error
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise ValueError(f"{path} is not a readable {WEIGHTS_FILE}: expected tensors by name")

@@ -13,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.base.stored import Count
-from avatar_v.critics.frozen import Critic, as_input
+from avatar_v.critics.frozen import Critic, as_input, whole_frames
 from avatar_v.critics.layers import Backbone, picture_backbone
+from avatar_v.critics.look import Faces, Video
 from avatar_v.critics.sync import (
     NUM_COEFFICIENTS,
     STEPS_PER_FRAME,
@@ -28,6 +29,7 @@ class WorldSyncNet(Critic):
     """Pictures one by one, then five of them together; sound by convolutions in time."""
 
     name = "sync"
+    by_face = False
 
     def __init__(
         self,
@@ -59,6 +61,9 @@ class WorldSyncNet(Critic):
         self.audio_head = nn.Sequential(
             nn.Linear(WINDOW_FRAMES * 96, 128), nn.SiLU(), nn.Linear(128, num_dims)
         )
+
+    def look(self, video: Video, faces: Faces | None = None) -> Float[Tensor, "b f 3 64 64"]:
+        return whole_frames(video, INPUT_SIZE)
 
     def embed_video(self, windows: Float[Tensor, "b 5 3 h w"]) -> Float[Tensor, "b d"]:
         """Unit vectors of square pictures in [-1, 1]; differentiable, for losses."""

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from avatar_v.base.stored import Count
 from avatar_v.critics.frozen import Critic
-from avatar_v.faces.patches import SIZE, FacePoints, face_patches
+from avatar_v.critics.look import Faces, Video, cut, in_pixels
+from avatar_v.faces.patches import SIZE, FacePoints, face_patches, from_68, patch_squares
 
 EYES = ("eye_open", "gaze_x", "gaze_y", "brow")
 MOUTH = (
@@ -57,6 +58,8 @@ class FaceReader(Critic):
     """Frames and the landmarks in them to the components `READ`."""
 
     name = "reader"
+    by_face = True
+    reads = READ
     center: Tensor
     scale: Tensor
 
@@ -84,9 +87,29 @@ class FaceReader(Critic):
         for start in range(0, len(frames), batch_size):
             some = slice(start, start + batch_size)
             some_points = FacePoints(points.eyes[some], points.mouth[some])
-            eyes, mouths = self(*face_patches(frames[some], some_points))
-            parts.append(torch.cat([self._of_eyes(eyes), self._of_mouth(mouths)], dim=1))
+            parts.append(self._values(*face_patches(frames[some], some_points)))
         return torch.cat(parts)
+
+    def look(self, video: Video, faces: Faces | None) -> Float[Tensor, "b f 3 3 s s"]:
+        """Patches of the left eye, the right one and the mouth."""
+        assert faces is not None
+        assert faces.landmarks is not None
+        landmarks = in_pixels(faces.landmarks.flatten(0, 1).float(), *video.shape[3:])
+        pictures = video.float().clamp(-1, 1).flatten(0, 1)
+        squares = patch_squares(from_68(landmarks))
+        patches = torch.stack([cut(pictures, square, SIZE) for square in squares], dim=1)
+        return patches.unflatten(0, video.shape[:2])
+
+    def read(self, patches: Float[Tensor, "n 3 3 s s"]) -> Float[Tensor, "n r"]:
+        """The components `READ`, differentiable."""
+        left, right, mouth = patches.unbind(1)
+        return self._values(torch.stack([left, right.flip(3)], dim=1), mouth)
+
+    def _values(
+        self, eyes: Float[Tensor, "b 2 3 s s"], mouths: Float[Tensor, "b 3 s s"]
+    ) -> Float[Tensor, "b r"]:
+        seen, mouth = self(eyes, mouths)
+        return torch.cat([self._of_eyes(seen), self._of_mouth(mouth)], dim=1)
 
     def _of_eyes(self, eyes: Float[Tensor, "b 2 k"]) -> Float[Tensor, "b k"]:
         """The mean of both eyes, of which the right one was seen in a mirror."""

@@ -95,18 +95,15 @@ class SFT(Engine[TrainBatch[Cond]]):
 
     def perceptual_term(self, denoised: Denoised, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:
         """What critics say of a few predicted frames, weighed by the schedule; and each term."""
-        noised, clips = denoised.noised, batch.clips
-        assert clips.reference is not None
-        motion = self.subject.motion(self, clips, batch.windows)
+        noised = denoised.noised
+        motion = self.subject.motion(self, batch.clips, batch.windows)
         predicted = Predicted(
             latents=flow.clean_from_velocity(noised.x_t, denoised.v.float(), noised.t),
             clean=batch.clean,
             t=noised.times,
             motion=motion.to(batch.clean.device),
             motion_stats=self.conditioner.known_stats,
-            motion_known=clips.motion_known,
-            reference=clips.reference,
-            audio=clips.audio,
+            clips=batch.clips,
             start=batch.windows.start,
         )
         return self.perceptual.loss(predicted, self.conditioner.vae, self.step, batch.draws.own)

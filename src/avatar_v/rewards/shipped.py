@@ -8,24 +8,24 @@ agree; a constant coefficient would run away.
 
 Here is what scores a whole batch at once on its device, or gives credit by the batch's own level.
 What judges one clip after the other is a scorer, and a reward by scored.Scored. A critic that has
-been a reward no longer judges: held-out critics are refused.
+been a reward no longer judges: held-out critics are refused. `Identity`, `Sync` and `MouthOpening`
+take the critics of stage 3's losses, of drawn or of filmed people (faces/objectives.py); those that
+must be told where the face is look where it is in the true clip, whose motion the samples follow.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from avatar_v.critics.frozen import as_input
+from avatar_v.critics.look import FaceJudge, FaceReading, Faces, MotionReading
 from avatar_v.critics.mfcc import batched_mfcc
-from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.quality import flicker as unsteadiness
 from avatar_v.critics.quality import sharpness as laplacian
-from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS
-from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.faces.face import FaceCritic
+from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS, SyncCritic
+from avatar_v.faces.objectives import What, objective
 from avatar_v.motion.habits import excursion, slope, visible_runs
 from avatar_v.rewards.levels import blink_gap, excursion_gap, made_part
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Batch
@@ -150,28 +150,50 @@ def flicker(
     return -(made / true.clamp_min(least).clamp_min(1e-3) - 1 - tolerance).clamp(0, MOST_PENALTY)
 
 
-class MouthOpening:
+class OfCritic:
+    """A reward by a critic that a loss may have, too: the name of one that ships (the default), a
+    folder or a file; errors as `objective`."""
+
+    what: ClassVar[What]
+    default: ClassVar[str]
+
+    def __init__(self, critic: str = "") -> None:
+        self.critic = objective(self.what, critic or self.default)
+
+    def ready(self, video: Tensor, faces: Faces | None) -> FaceJudge:
+        """The critic, where the pictures are. ValueError if it is not told where to look."""
+        if self.critic.by_face and (faces is None or faces.landmarks is None):
+            raise ValueError(f"{self.critic.name} looks by 68 landmarks, which the clips lack")
+        if isinstance(self.critic, torch.nn.Module):
+            self.critic.to(video.device)
+        return self.critic
+
+
+class MouthOpening(OfCritic):
     """How far the mouth in the pictures goes along with that of the motion at each latent frame,
     times how much further it goes along in the true pictures: the gap of both slopes. The opponent
     of rewards of still and sharp pictures, which mouths that open less raise.
 
     Neither the error of a moment nor the size of the movement is such an opponent: where a moment
-    is uncertain a smaller opening is nearer to it, and mouths that tremble move, too. ``critic``: a
-    shipped critic's name or a folder; ValueError for a held-out one.
+    is uncertain a smaller opening is nearer to it, and mouths that tremble move, too.
     """
 
-    def __init__(self, critic: str = "motion") -> None:
-        self.critic = MotionMeter.as_objective(critic)
+    what, default = "motion", "motion"
 
     def __call__(
         self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
-        truth: Pictures | None = None, **columns: Any,
+        truth: Pictures | None = None, faces: Faces | None = None, **columns: Any,
     ) -> PerLatent | None:  # fmt: skip
         if frames is None or truth is None:
             return None
+        critic = self.ready(frames, faces)
+        assert isinstance(critic, MotionReading)
         given, condition = columns["num_given"], columns["condition"]
+        mouth = critic.reads.index("mouth_open")
+        there = _of_samples(faces, condition)
         shown, true = (
-            shown_motion(self.critic, x)[..., MOUTH_OPEN].to(motion) for x in (frames, truth)
+            _read(critic, x, where)[..., mouth].to(motion)
+            for x, where in ((frames, there), (truth, faces))
         )
         target = motion[..., MOUTH_OPEN]
         made = _made_slope(target, shown, given).mean()
@@ -180,62 +202,67 @@ class MouthOpening:
         return (1 - made / aim) * _standard(by_latent(along, "mean"))
 
 
-class Identity:
-    """The mean cosine of the pictures' faces with those of the person's ``portrait``, by the
-    world's critic.
+class Identity(OfCritic):
+    """The mean cosine of the pictures' faces, where one is visible, with those of the person's
+    ``portrait``."""
 
-    ``critic``: a shipped critic's name or a folder; ValueError for a held-out one.
-    """
-
-    def __init__(self, critic: str = "face") -> None:
-        self.critic = FaceCritic.as_objective(critic)
+    what, default = "identity", "face"
 
     def __call__(
         self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
-        portrait: Pictures | None = None, **columns: Any,
+        portrait: Pictures | None = None, faces: Faces | None = None,
+        portrait_faces: Faces | None = None, **columns: Any,
     ) -> Float[Tensor, " b"] | None:  # fmt: skip
         if frames is None or portrait is None:
             return None
-        own = F.normalize(self._faces(portrait).mean(1), dim=-1)
-        return (self._faces(frames) * own[columns["condition"], None]).sum(-1).mean(1)
+        critic = self.ready(frames, faces)
+        assert isinstance(critic, FaceReading)
+        own = F.normalize(_read(critic, portrait, portrait_faces).mean(1), dim=-1)
+        there = _of_samples(faces, columns["condition"])
+        cosines = (_read(critic, frames, there) * own[columns["condition"], None]).sum(-1)
+        return cosines.mean(1) if not critic.by_face else _where_seen(cosines, there).nanmean(1)
 
-    def _faces(self, video: Float[Tensor, "n k 3 h w"]) -> Float[Tensor, "n k d"]:
-        critic = self.critic.to(video.device)
-        pictures = as_input(video.clamp(-1, 1).flatten(0, 1), critic.input_size)
-        return critic(pictures).unflatten(0, video.shape[:2])
 
-
-class Sync:
+class Sync(OfCritic):
     """How well lips fit the sound at each latent frame: the cosine of picture and sound, averaged
-    over the windows of five frames whose middle lies there, by the world's critic.
+    over the windows of five frames whose middle lies there."""
 
-    ``critic``: a shipped critic's name or a folder; ValueError for a held-out one.
-    """
-
-    def __init__(self, critic: str = "sync") -> None:
-        self.critic = WorldSyncNet.as_objective(critic)
+    what, default = "sync", "sync"
 
     def __call__(
-        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion,
-        **columns: Any,
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+        faces: Faces | None = None, **columns: Any,
     ) -> PerLatent | None:  # fmt: skip
         if frames is None:
             return None
-        self.critic.to(frames.device)
-        windows = frames.clamp(-1, 1).unfold(1, WINDOW_FRAMES, 1).movedim(-1, 2)
+        critic = self.ready(frames, faces)
+        assert isinstance(critic, SyncCritic)
+        there = _of_samples(faces, columns["condition"])
+        windows = critic.look(frames, there).unfold(1, WINDOW_FRAMES, 1).movedim(-1, 2)
         sound = sound_windows(audio, windows.shape[1]).to(frames.device)
-        lips = self.critic.embed_video(windows.flatten(0, 1))
-        heard = self.critic.embed_audio(sound.flatten(0, 1))
+        lips = critic.embed_video(windows.flatten(0, 1))
+        heard = critic.embed_audio(sound.flatten(0, 1))
         fit = F.cosine_similarity(lips, heard).unflatten(0, windows.shape[:2])
         middle = WINDOW_FRAMES // 2  # frames at both ends that are the middle of no window
-        return by_latent(F.pad(fit[:, None], (middle, middle), mode="replicate")[:, 0], "mean")
+        fit = F.pad(fit[:, None], (middle, middle), mode="replicate")[:, 0]
+        return by_latent(_where_seen(fit, there) if critic.by_face else fit, "mean")
 
 
-def shown_motion(critic: MotionMeter, frames: Video) -> Motion:
-    """The motion that a critic reads in pictures in [-1, 1]."""
-    critic = critic.to(frames.device)
-    pictures = as_input(frames.clamp(-1, 1).flatten(0, 1), critic.input_size)
-    return critic(pictures).unflatten(0, frames.shape[:2])
+def _read(critic: FaceReading, frames: Video, faces: Faces | None) -> Float[Tensor, "b f d"]:
+    return critic.read(critic.look(frames, faces).flatten(0, 1)).unflatten(0, frames.shape[:2])
+
+
+def _of_samples(faces: Faces | None, condition: Int[Tensor, " b"]) -> Faces | None:
+    """Of each condition to each sample's."""
+    if faces is None:
+        return None
+    return faces.at(condition[:, None], torch.arange(faces.valid.shape[1])[None])
+
+
+def _where_seen(values: Float[Tensor, "b f"], faces: Faces | None) -> Float[Tensor, "b f"]:
+    """NaN in frames without a visible face."""
+    assert faces is not None
+    return torch.where(faces.valid, values, torch.nan)
 
 
 def _made_slope(

@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
+from avatar_v.critics.look import NUM_LANDMARKS
 from avatar_v.media.sound import prepared
 from avatar_v.motion.vectors import known_mask
 from avatar_v.shards.buckets import BatchPlan, Bucket
@@ -285,6 +286,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
     with_video = all(sample.video is not None for sample in samples)
     with_latents = all(sample.latents is not None for sample in samples)
     with_low = all(sample.low is not None for sample in samples)
+    with_landmarks = all(sample.landmarks.shape[1] == NUM_LANDMARKS for sample in samples)
 
     def stack(name: str) -> Tensor:
         return torch.stack([getattr(sample, name) for sample in samples])
@@ -312,6 +314,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
         still_frames=still_frames,
         motion_known=_known([meta.motion_known for meta in metas]),
         habits_known=_known([meta.habits_known for meta in metas]),
+        landmarks=stack("landmarks") if with_landmarks else None,
         low=stack("low").to(torch.float32) if with_low else None,
     )
 

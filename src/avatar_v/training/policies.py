@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from avatar_v.base import checks
+from avatar_v.critics.look import Faces
 from avatar_v.flow import State
 from avatar_v.losses.flow import box_cover, latent_boxes
 from avatar_v.models.conditioner import Conditioner
@@ -27,7 +28,7 @@ from avatar_v.rewards.terms import RewardSamples
 from avatar_v.sampling.guidance import guided
 from avatar_v.sampling.motion import guided_motion
 from avatar_v.sampling.solver import VelocityFn
-from avatar_v.training.perceptual import reference_faces
+from avatar_v.training.judged_frames import reference_faces, reference_places
 from avatar_v.training.settings import MAX_GUIDANCE
 from avatar_v.training.windows import Windows
 from avatar_v.types import (
@@ -244,10 +245,13 @@ class VideoPolicy:
     ) -> RewardSamples:
         vae, clean = conditioner.vae, rollout.clean
         frames = torch.cat([vae.decode(part) for part in made.split(self.decoded_at_once)])
-        every = torch.arange(len(clean))
+        every, frame = torch.arange(len(clean)), torch.arange(frames.shape[1])
+        reference = _reference(rollout.batch)
         columns = {
             "truth": torch.cat([vae.decode(part) for part in clean.split(self.decoded_at_once)]),
-            "portrait": reference_faces(vae, _reference(rollout.batch), every),
+            "portrait": reference_faces(vae, reference, every),
+            "faces": Faces.of(rollout.batch).at(every[:, None], frame[None]),
+            "portrait_faces": reference_places(reference, every),
         }
         assert isinstance(rollout.cond, Cond)
         assert rollout.cond.motion is not None

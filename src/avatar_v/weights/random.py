@@ -52,6 +52,7 @@ def make_batch(
         person=names,
         scene=names,
         latents=latents,
+        landmarks=torch.linspace(0.3, 0.7, 68)[:, None].expand(num_samples, num_frames, 68, 2),
         reference=make_batch(
             num_samples, num_frames, size, seed=seed + 1, latent_channels=latent_channels
         )

@@ -5,7 +5,7 @@ dlib's, every fifth frame, takes the place of S3FD on every frame, so numbers of
 compared. Of a face that is lost, the longest run in which it was found is scored.
 """
 
-from avatar_v.critics.syncnet import WEIGHTS_FILE, WEIGHTS_LICENCE, WEIGHTS_URL, SyncNet
+from avatar_v.critics.syncnet import SOURCE, SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.scoring.clip import ScoredClip
@@ -41,7 +41,7 @@ class SyncNetScorer(NetworkScorer[SyncNet]):
     judge = "SyncNet (syncnet_v2); faces found by dlib's HOG detector, 5 a second"
     faces = REAL
     outputs = sync_outputs("syncnet", "SyncNet")
-    needs_weights = f"{WEIGHTS_FILE} of {WEIGHTS_URL} ({WEIGHTS_LICENCE})"
+    needs_weights = SOURCE
 
     def __init__(self, weights: str) -> None:
         self.critic = SyncNet.load(weights)
