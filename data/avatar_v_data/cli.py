@@ -16,7 +16,7 @@ from pathlib import Path
 
 from avatar_v.base.command_line import front_end
 from avatar_v.base.interrupts import interrupted
-from avatar_v.base.options import at_once
+from avatar_v.base.options import at_once, parsed
 from avatar_v.base.progress import progress_bar, results_console
 from avatar_v.base.words import counted, notice
 from avatar_v.cli import guarded
@@ -136,7 +136,9 @@ def _add_curate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan", default="people", help="people, world or a .yaml (default: people)"
     )
-    parser.add_argument("--workers", type=at_once, default=1, help="processes (default: 1)")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes, or workers of the cluster (default: 1)"
+    )
     parser.add_argument(
         "--stages",
         nargs="+",
@@ -172,11 +174,14 @@ def _add_deploy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--claim", required=True, help="PersistentVolumeClaim, ReadWriteMany")
     parser.add_argument("--footage", required=True, help="folder of that volume")
     parser.add_argument("--out", required=True, help="folder of that volume")
-    parser.add_argument("--workers", type=at_once, required=True, help="of each kind of the plan")
-    parser.add_argument("--per-pod", type=at_once, default=1, help="workers (default: 1)")
-    parser.add_argument("--queue", required=True, help="Kueue's LocalQueue")
-    parser.add_argument("--priority", default="", help="Kueue's WorkloadPriorityClass")
-    parser.add_argument("--namespace", default="default")
+    parser.add_argument("--workers", type=int, required=True, help="of each kind of the plan")
+    parser.add_argument("--per-pod", type=int, default=1, help="workers (default: 1)")
+    parser.add_argument("--queue", default="data", help="Kueue's LocalQueue (default: data)")
+    parser.add_argument(
+        "--priority", default="data", help="Kueue's WorkloadPriorityClass (default: data)"
+    )
+    parser.add_argument("--namespace", default="avatar-v", help="default: avatar-v")
+    parser.add_argument("--team", default="", help="who pays: the label avatar-v/team")
 
 
 def _add_footage(parser: argparse.ArgumentParser) -> None:
@@ -352,9 +357,8 @@ def _deploy(args: argparse.Namespace) -> int:
 
     from avatar_v_data.curation.deploy import Cluster, manifests
 
-    names = ("name", "image", "claim", "footage", "out", "workers", "per_pod", "queue")
-    values = {name: getattr(args, name) for name in (*names, "priority", "namespace")}
-    print(yaml.safe_dump_all(manifests(args.plan, Cluster(**values)), sort_keys=False), end="")
+    documents = manifests(args.plan, parsed(args, Cluster))
+    print(yaml.safe_dump_all(documents, sort_keys=False), end="")
     return 0
 
 

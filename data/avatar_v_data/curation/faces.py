@@ -29,7 +29,7 @@ class FaceStage(Stage):
 
     def weights(self) -> str:
         if not face_track.is_available():
-            raise ImportError("finding faces needs dlib: pip install 'avatar_v[faces]'")
+            raise ValueError("finding faces needs dlib: pip install 'avatar_v[faces]'")
         return ""
 
     def begin(self, seen: Seen) -> Reader:

@@ -77,9 +77,9 @@ class Actors:
             self._jobs[worker].remove(job)
             try:
                 found.append(self._ray.get(job))
-            except self._ray.exceptions.RayActorError:
+            except self._ray.exceptions.RayError:  # of a node, of memory, or of the work itself
                 self._jobs.pop(worker)
-                self._actors.pop(worker)
+                self._ray.kill(self._actors.pop(worker))
                 found.append(Outcome(worker, is_dead=True))
         return found
 
@@ -110,5 +110,5 @@ def _ray() -> Any:
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ImportError(HOW_TO_INSTALL) from error
+        raise ValueError(HOW_TO_INSTALL) from error
     return ray

@@ -70,11 +70,11 @@ def curate(
     this machine or on the Ray cluster at the address ``ray``.
 
     The same call goes on where one was stopped, and makes what a changed plan asks for anew. With
-    ``retry`` what failed is tried again. ValueError or ImportError for what is missing, before
-    work.
+    ``retry`` what failed is tried again. ValueError for what is missing, before work.
     """
     footage, out = Path(footage), Path(out)
-    checks.at_once("workers", num_workers)
+    check = checks.at_once if ray is None else checks.count
+    check("--workers", num_workers)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder")
     if out.resolve() == footage.resolve():

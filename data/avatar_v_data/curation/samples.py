@@ -73,7 +73,7 @@ class SampleStage(Stage):
 
     def weights(self) -> str:
         if self.face_crop and not face_track.is_available():
-            raise ImportError(face_track.HOW_TO_INSTALL)
+            raise ValueError(face_track.HOW_TO_INSTALL)
         return ""
 
     def begin(self, seen: Seen) -> Reader:

@@ -34,7 +34,7 @@ class SpeechStage(Stage):
 
     def weights(self) -> str:
         if importlib.util.find_spec("silero_vad") is None:
-            raise ImportError(HOW_TO_INSTALL)
+            raise ValueError(HOW_TO_INSTALL)
         return version("silero-vad")
 
     def run(self, seen: Seen) -> Result:

@@ -144,8 +144,8 @@ class Stage:
         return MAX_SIDE
 
     def weights(self) -> str:
-        """A hash of what is loaded, "" for a formula. Nothing is loaded for it. ValueError or
-        ImportError that says what to supply."""
+        """A hash of what is loaded, "" for a formula. Nothing is loaded for it. ValueError
+        that says what to supply."""
         return ""
 
     def begin(self, seen: Seen) -> Reader:
