@@ -4,6 +4,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.safety.moderation import picture_scores, read_labels
+from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import ClipFinder, ClipStage, longest_cover
 from avatar_v_data.curation.content import ContentStage
@@ -19,6 +21,7 @@ from avatar_v_data.curation.heads import boxes_between
 from avatar_v_data.curation.parts import PartStage, windows
 from avatar_v_data.curation.people import group_backgrounds, group_faces
 from avatar_v_data.curation.plan import PLANS, Limit, parse_plan, read_plan
+from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.select import select
 from avatar_v_data.curation.shots import LATE, ShotStage
 from avatar_v_data.curation.stages import (
@@ -129,6 +132,39 @@ def test_parts_become_windows_as_frames_come() -> None:
         assert [clip["start"] for clip in reader.columns["clips"]] == expected
         why = windows(40, length, 8)[1]
         assert [row["reason"] for row in reader.columns["dropped"]] == ([why] if why else [])
+    whole = PartStage(8).begin(Seen(FILE))
+    whole.decide(20, ended=True)
+    assert [clip["start"] for clip in whole.columns["clips"]] == [0, 8, 12], "no part: all of it"
+
+
+class Read(list[torch.Tensor]):
+    """A clip's frames, of which reading more than one gives ``found``."""
+
+    def __init__(self, found: list[torch.Tensor] | Exception) -> None:
+        super().__init__([torch.zeros(3, 8, 8, dtype=torch.uint8)] * 5)
+        self.found = found
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice) and isinstance(self.found, Exception):
+            raise self.found
+        return self.found if isinstance(at, slice) else super().__getitem__(at)
+
+
+def test_a_clip_that_cannot_be_made_is_a_row_and_what_the_machine_cannot_do_is_raised(
+    tmp_path: Path,
+) -> None:
+    seen = Seen(FILE, place=tmp_path)
+    seen.audio = torch.rand(20 * SAMPLES_PER_FRAME)
+    reader = SampleStage(num_frames=5, size=8, face_crop=False).begin(seen)
+    fine = [torch.zeros(3, 8, 8, dtype=torch.uint8)] * 5
+    wider = [*fine[:4], torch.zeros(3, 8, 16, dtype=torch.uint8)]
+    for number, found in enumerate((fine, wider, fine)):
+        reader.clip(Clip(number, 5 * number, 5 * number + 5, Read(found)))
+    assert reader.columns["clips"] == [{"samples": 1}, {"samples": 0}, {"samples": 1}]
+    (row,) = reader.columns["rows"]
+    assert (row["what"], row["frames"]) == ("dropped", "5-9"), "its pictures change their size"
+    with pytest.raises(torch.OutOfMemoryError):
+        reader.clip(Clip(3, 15, 20, Read(torch.OutOfMemoryError())))
 
 
 def test_boxes_move_on_straight_lines_between_looks() -> None:

@@ -102,22 +102,22 @@ def test_a_cluster_may_have_thousands_of_workers_and_this_machine_not(
 def test_rays_actors_come_to_the_results_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of them dies at a recording that kills it, another at one that fails."""
+    """Some die at recordings that kill them, or their GPU."""
     pytest.importorskip("ray", reason="needs the extra ray")
     monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     found = []
-    for ray in (None, "local"):
+    for ray, name in ((None, "deadly"), ("local", "deadly"), ("local", "burnt")):
         plan = CurationPlan((Count(deaths=str(deaths)), Double()))
-        tasks = desired(plan, recordings("a", "deadly", "bad", "bb", "ccc"))
-        store = CurationStore(tmp_path / str(ray))
+        tasks = desired(plan, recordings("a", name, "bad", "bb", "ccc"))
+        store = CurationStore(tmp_path / f"{ray} {name}")
         perform_all(plan, tasks, store, 2, ray, lambda done, num: None)
         found.append([store.result(task.key) for task in tasks])
         assert len(list(deaths.iterdir())) == MOST_DEATHS
         for path in deaths.iterdir():
             path.unlink()
-    assert found[0] == found[1]
-    assert found[1][2] == {FAILED: f"count: its worker died {MOST_DEATHS} times (memory?)"}
+    assert found[0] == found[1] == found[2]
+    assert found[2][2] == {FAILED: f"count: its worker died {MOST_DEATHS} times (memory?)"}
     assert [found[1][n]["twice"] for n in (1, 7, 9)] == [2, 4, 6]

@@ -1,6 +1,7 @@
 """The data engine's leader and store: what is made, kept, made anew, and after which deaths."""
 
 import dataclasses
+import json
 import math
 import random
 import re
@@ -61,7 +62,8 @@ def test_stages_share_a_pass_unless_another_kind_of_worker_comes_between() -> No
 
 def test_every_kind_of_worker_gets_its_stages(tmp_path: Path) -> None:
     plan = CurationPlan((Count(), Double(), Last()), resources={"double": GPU})
-    results = make(plan, CurationStore(tmp_path), "a", "bb")
+    with pytest.warns(UserWarning, match="without --ray .* no effect"):
+        results = make(plan, CurationStore(tmp_path), "a", "bb")
     assert [result["sum"] for result in results[2::3]] == [3, 6]
 
 
@@ -117,23 +119,59 @@ def test_a_pass_that_kills_its_workers_is_given_up_and_the_rest_is_made(tmp_path
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     plan = CurationPlan((Count(deaths=str(deaths)), Double()))
-    results = make(plan, CurationStore(tmp_path / "run"), "a", "deadly", "bb", workers=2)
     why = f"its worker died {MOST_DEATHS} times (memory?)"
-    assert results[2:4] == [{FAILED: f"count: {why}"}, {FAILED: f"double: {why}"}]
-    assert [results[n]["twice"] for n in (1, 5)] == [2, 4]
-    assert len(list(deaths.iterdir())) == MOST_DEATHS
-    for path in deaths.iterdir():
-        path.unlink()
+    for killer in ("deadly", "burnt"):
+        results = make(plan, CurationStore(tmp_path / killer), "a", killer, "bb", workers=2)
+        assert results[2:4] == [{FAILED: f"count: {why}"}, {FAILED: f"double: {why}"}]
+        assert [results[n]["twice"] for n in (1, 5)] == [2, 4]
+        assert len(list(deaths.iterdir())) == MOST_DEATHS
+        for path in deaths.iterdir():
+            path.unlink()
     once = CurationPlan((Count(deaths=str(deaths), most=1), Double()))
     results = make(once, CurationStore(tmp_path / "once"), "deadly", "a", workers=2)
     assert results[1]["twice"] == 12, "a worker's death alone is no fault of a recording"
 
 
 def test_what_a_machine_cannot_do_ends_the_run_and_the_rest_is_stored(tmp_path: Path) -> None:
-    store = CurationStore(tmp_path)
+    """A disk, at one file: what needs that file's results waits, too. Memory is the file's own."""
+    plan = CurationPlan((Count(), Double(), Last()), resources={"double": GPU})
+    store, names = CurationStore(tmp_path), ("full", "a", "bb", "big")
+    with pytest.raises(OSError, match="no space left"), pytest.warns(UserWarning, match="--ray"):
+        make(plan, store, *names)
+    fresh = CurationStore(tmp_path)
+    left = [(task.recording.name) for task in desired(plan, recordings(*names))
+            if task.key not in fresh.finished()]  # fmt: skip
+    assert left == ["full"] * 3
+    (why,) = {result[FAILED] for result in fresh.results("count").values() if FAILED in result}
+    assert why == f"count: there was too little memory {MOST_DEATHS} times"
     with pytest.raises(OSError, match="no space left"):
-        make(PLAN, store, "a", "full", "bb")
-    assert len(CurationStore(tmp_path).finished()) == 4
+        make(PLAN, CurationStore(tmp_path / "all"), *(f"full{n}" for n in range(50)), "a")
+    assert not CurationStore(tmp_path / "all").finished(), "a machine that can do nothing ends it"
+
+
+def test_stages_need_what_others_have_made(tmp_path: Path) -> None:
+    store, tasks = CurationStore(tmp_path), desired(PLAN, recordings("a"))
+    with pytest.raises(ValueError, match="--stages lacks count, whose result is not there"):
+        perform_all(PLAN, tasks[1:], store, 1, None, lambda done, num: None)
+    for own in (tasks[:1], tasks[1:]):
+        perform_all(PLAN, own, store, 1, None, lambda done, num: None)
+    assert store.result(tasks[1].key)["twice"] == 2
+
+
+def test_a_run_says_how_far_it_is_though_nothing_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "FLUSH_S", 0.0)
+    said: list[float] = []
+
+    class Slow(Here):
+        def outcomes(self, timeout_s: float) -> list[engine.Outcome]:
+            said.append(json.loads((tmp_path / engine.STATUS_FILE).read_text())["updated"])
+            return super().outcomes(timeout_s) if len(said) > 3 else []
+
+    tasks = desired(PLAN, recordings("a"))
+    lead(missing(PLAN, tasks, set()), CurationStore(tmp_path), Slow(PLAN.stages, tmp_path), 1)
+    assert said[0] < said[1] < said[2]
 
 
 def test_workers_never_have_more_than_they_can_take(tmp_path: Path) -> None:

@@ -38,10 +38,9 @@ class FaceStage(Stage):
 
 class _Faces(Reader):
     def __init__(self) -> None:
-        self.columns = {"num_frames": 0, "counts": [], "boxes": [], "sharpness": []}
+        self.columns = {"counts": [], "boxes": [], "sharpness": []}
 
     def frame(self, number: int, picture: Frame) -> None:
-        self.columns["num_frames"] = number + 1
         if number % EVERY:
             return
         height, width = picture.shape[1:]

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
@@ -44,7 +43,7 @@ class Here:
             return [Outcome(worker, is_ready=True) for worker in begun]
         worker, job = self._jobs.popleft()
         with one_thread():
-            return [outcome_of(worker, self._stages, self._place, job)]
+            return [perform(worker, self._stages, self._place, job)]
 
     def close(self) -> None:
         self._jobs.clear()
@@ -108,7 +107,7 @@ def _work(number: int, stages: Sequence[Stage], place: Path, pipe: Connection) -
     pipe.send(Outcome(number, is_ready=True))
     with one_thread():
         while True:
-            outcome = outcome_of(number, stages, place, jobs.get())
+            outcome = perform(number, stages, place, jobs.get())
             pipe.send(outcome)
 
 
@@ -119,12 +118,3 @@ def _receive(pipe: Connection, jobs: SimpleQueue[Job]) -> None:
             jobs.put(pipe.recv())
         except (EOFError, OSError):
             os._exit(0)
-
-
-def outcome_of(number: int, stages: Sequence[Stage], place: Path, job: Job) -> Outcome:
-    begin = time.monotonic()
-    try:
-        examined = perform(stages, place, job)
-    except (OSError, ImportError, MemoryError) as error:
-        return Outcome(number, error=error, busy_s=time.monotonic() - begin)
-    return Outcome(number, examined, busy_s=time.monotonic() - begin)

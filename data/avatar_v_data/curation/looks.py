@@ -10,7 +10,16 @@ from torch import Tensor
 
 from avatar_v.critics.quality import sharpness
 from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import EVERY, Clip, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import (
+    EVERY,
+    Clip,
+    ClipScores,
+    Reader,
+    Reads,
+    Result,
+    Seen,
+    Stage,
+)
 
 SIDE = 64
 """Pixels of the head that is looked at, so that sharpness compares between cameras."""
@@ -38,6 +47,9 @@ class LookStage(Stage):
     version: ClassVar[int] = 2
     reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
+
+    def begin(self, seen: Seen) -> Reader:
+        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         frames, found = clip.stacked(), seen.results["faces"]["boxes"]

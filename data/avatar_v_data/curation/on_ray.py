@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from avatar_v_data.curation.engine import Job, Outcome
+from avatar_v_data.curation.engine import Job, Outcome, perform
 from avatar_v_data.curation.plan import Resources
 from avatar_v_data.curation.stages import Stage
 
@@ -101,9 +101,7 @@ class _Actor:
         return Outcome(self._number, is_ready=True)
 
     def do(self, job: Job) -> Outcome:
-        from avatar_v_data.curation.local import outcome_of
-
-        return outcome_of(self._number, self._stages, self._place, job)
+        return perform(self._number, self._stages, self._place, job)
 
 
 def _ray() -> Any:

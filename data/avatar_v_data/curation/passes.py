@@ -18,6 +18,7 @@ from avatar_v_data.curation.stages import (
     ALL,
     EVERY,
     FAILED,
+    MACHINE,
     MAX_SIDE,
     Clip,
     FootageRecording,
@@ -51,10 +52,10 @@ def examine(
     """The results of ``stages``, in an order in which each finds what it needs among those before
     it and among ``known``.
 
-    A stage that refuses, or that needs one that did, has its reason under `FAILED`. OSError,
-    ImportError and MemoryError are this machine's and no result.
+    A stage that refuses, or that needs one that did, has its reason under `FAILED`. Errors
+    of `MACHINE` are raised.
     """
-    work = _Pass(Seen(recording, dict(known), place, keys or {}), stages)
+    work = _Reading(Seen(recording, dict(known), place, keys or {}), stages)
     for stage in stages:
         work.begin(stage)
     work.read()
@@ -64,7 +65,7 @@ def examine(
     return Examined(results, work.seconds)
 
 
-class _Pass:
+class _Reading:
     def __init__(self, seen: Seen, stages: Sequence[Stage]) -> None:
         self.seen, self.stages = seen, stages
         self.seconds = {stage.name: 0.0 for stage in stages}
@@ -118,7 +119,7 @@ class _Pass:
                         break
             else:
                 self._end(num)
-        except (OSError, ImportError, MemoryError):
+        except MACHINE:
             raise
         except Exception as error:  # a decoder's, too: one recording never ends a run
             self.seen.damage = _reason(error, path)
@@ -192,7 +193,7 @@ class _Pass:
         begin = time.monotonic()
         try:
             return call()
-        except (OSError, ImportError, MemoryError):
+        except MACHINE:
             raise  # of this machine and not of the recording
         except Exception as error:  # a decoder's or a model's, too
             self._refuse(stage, f"{stage.name}: {_reason(error, self.seen.recording.path)}")

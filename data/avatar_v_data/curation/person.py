@@ -15,7 +15,9 @@ from avatar_v_data.curation.heads import Boxes, boxes_between, head
 from avatar_v_data.curation.stages import (
     EVERY,
     Clip,
+    ClipScores,
     Frames,
+    Reader,
     Reads,
     Result,
     Seen,
@@ -46,6 +48,9 @@ class PersonStage(Stage):
         if self.critic == "world":
             return hash_files(sorted(critic_folder("face").iterdir()))
         return dlib_face.weights_hash()
+
+    def begin(self, seen: Seen) -> Reader:
+        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         found = seen.results["faces"]["boxes"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,12 +102,26 @@ def perform_all(
     retry: bool = False,
 ) -> None:
     """Make what is missing of ``tasks``, and nothing else."""
+    if ray is None and plan.resources:
+        words = "resources: without --ray cpus, gpus and memory_gb have no effect, and no kind of "
+        warnings.warn(f"{words}worker is more than --workers {num_workers}", stacklevel=2)
+        own = {
+            stage: dataclasses.replace(kind, workers=min(kind.workers, num_workers))
+            for stage, kind in plan.resources.items()
+        }
+        plan = dataclasses.replace(plan, resources=own)
     with store.led():
         if retry:
             store.forget_failures()
-        passes = list(missing(plan, tasks, store.finished()))
+        finished = store.finished()
+        passes = list(missing(plan, tasks, finished))
         if not passes:
             return
+        made = finished.union(*(one.keys.values() for one in passes))
+        for one in passes:
+            if lacks := one.lacks(made):
+                name = next(stage for stage, key in one.inputs.items() if key == lacks)
+                raise ValueError(f"--stages lacks {name}, whose result is not there: add it")
         workers: Workers
         if ray is not None:
             from avatar_v_data.curation.on_ray import Actors

@@ -15,7 +15,16 @@ from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v_data.curation.heads import Boxes, boxes_between, head
-from avatar_v_data.curation.stages import Clip, Frames, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import (
+    Clip,
+    ClipScores,
+    Frames,
+    Reader,
+    Reads,
+    Result,
+    Seen,
+    Stage,
+)
 
 WORLD = "world"
 SIDE = 64
@@ -46,6 +55,9 @@ class SyncStage(Stage):
         if not Path(self.critic).is_file():
             return SyncNet.load(self.critic).hash()  # its error says where to get the file
         return hash_files([Path(self.critic)])
+
+    def begin(self, seen: Seen) -> Reader:
+        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         faces = self._faces(clip.stacked(), clip.start, seen.results["faces"]["boxes"])
