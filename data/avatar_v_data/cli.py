@@ -298,7 +298,7 @@ def _curate(args: argparse.Namespace) -> int:
             retry=args.retry,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    found = collect(run.tasks, run.store)
+    found = collect(run.tasks, run.store, ("shots", "clips"))
     _print_failed(found.failed)
     length = sum(clip["seconds"] for clip in found.clips)
     print(
