@@ -1,7 +1,7 @@
 """avatar-v-data: the front end of the commands that make shards. Its imports are light.
 
-`avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. Raw
-footage goes through `curate` and `select` first; `footage` draws some. The contract of a shard, and
+`avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. Of raw
+footage `curate` scores the clips and `select` makes shards; `footage` draws some. The contract of a shard, and
 the tools for every shard, are in `avatar_v.shards` (`avatar-v shards`).
 
 A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` shows where.
@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_curate(commands.add_parser("curate", help="find and score the clips of raw footage"))
     _add_status(commands.add_parser("status", help="how far a run of curate has come"))
     _add_deploy(commands.add_parser("deploy", help="write a plan as a job of a cluster"))
-    _add_select(commands.add_parser("select", help="choose among the clips that curate found"))
+    _add_select(commands.add_parser("select", help="choose among the clips that curate found, into shards"))
     _add_footage(commands.add_parser("footage", help="draw raw footage of the embedded world"))
     return parser
 
@@ -131,7 +131,7 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
 def _add_curate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("footage", help="folder of recordings, subfolders too")
     parser.add_argument(
-        "--out", required=True, help="folder for what is found, of any number of runs"
+        "--out", required=True, help="folder for the results; the same command goes on there"
     )
     parser.add_argument(
         "--plan", default="people", help="people, world or a .yaml (default: people)"
@@ -156,7 +156,7 @@ def _add_curate(parser: argparse.ArgumentParser) -> None:
 
 def _add_select(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("curated", help="the --out of curate")
-    parser.add_argument("--out", required=True, help="folder for manifests and the report")
+    parser.add_argument("--out", required=True, help="folder for shards, manifests and the report")
     parser.add_argument("--plan", help="with other limits (default: that of curate)")
     parser.add_argument("--tiers", nargs="+", metavar="TIER", help="only these (default: all)")
     parser.add_argument("--licence", default="unknown", help="of the videos, for the shards")
@@ -328,12 +328,13 @@ def _select(args: argparse.Namespace) -> int:
             continue
         persons = {clip["person"] for clip in selection.clips}
         scenes = {clip["scene"] for clip in selection.clips}
-        has_shards = (Path(args.out) / selection.tier).is_dir()
         console.print(
             f"{counted(len(persons), 'person')} in {counted(len(scenes), 'scene')}: "
             + (
-                f"shards in {args.out}/{selection.tier}"
-                if has_shards
+                f"{counted(len(selection.clips), 'clip')} gave "
+                f"{counted(selection.num_samples, 'sample')}, {len(selection.dropped)} dropped "
+                f"(report.json says why): shards in {args.out}/{selection.tier}"
+                if run.plan.samples
                 else f"avatar-v-data import {run.footage} --manifest "
                 f"{args.out}/{selection.tier}.jsonl --out SHARDS"
             ),
@@ -341,7 +342,8 @@ def _select(args: argparse.Namespace) -> int:
         )
     console.print(f"clips to watch: {args.out}/report.html", soft_wrap=True)
     _print_failed(found.failed)
-    return 0 if any(selection.clips for selection in selections) else 1
+    made = [s.num_samples if run.plan.samples else len(s.clips) for s in selections]
+    return 0 if any(made) else 1
 
 
 def _status(args: argparse.Namespace) -> int:

@@ -3,8 +3,9 @@
 A clip lies within one shot, has a length between two bounds, shows exactly one face most of the
 time, always the same, large and sharp enough, and holds speech. Of all sets of clips that do not
 overlap, dynamic programming finds the one with the most seconds, and of these the one with the
-fewest clips. Everything is counted in looks of `EVERY` frames. In a run of one face that is longer
-than two clips the set is found bit by bit, so that frames need not wait for its end.
+fewest clips. Where one face is seen for longer than two clips this is done over two clips' length
+at a time, so that frames need not wait for the end; the set may then not be the best of all.
+Everything is counted in ticks of `TICK` frames.
 """
 
 from collections.abc import Sequence

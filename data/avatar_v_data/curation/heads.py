@@ -13,7 +13,7 @@ Boxes = Sequence[Sequence[float] | None]
 
 
 def head(frames: Frames, start: int, found: Boxes, size: int) -> UInt8[Tensor, "f 3 size size"]:
-    """The head in each frame, as the import cuts it out; ``frames`` begin at ``start`` of the
+    """The head in each frame, as samples cut it out; ``frames`` begin at ``start`` of the
     recording, whose looks for faces ``found`` these boxes."""
     num, _, height, width = frames.shape
     boxes, seen = boxes_between(found, start, start + num)

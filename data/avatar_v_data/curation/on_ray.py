@@ -20,7 +20,7 @@ HEALTH = {
     "health_check_timeout_ms": 3000,
     "health_check_failure_threshold": 4,
 }
-"""What the head of a cluster is started with; `RAY_` and a name is the environment's word."""
+"""What the head of a cluster is started with, each as a variable `RAY_` and its name."""
 HOW_TO_INSTALL = "running on Ray needs it: pip install 'avatar_v[ray]'"
 LOCAL = "local"
 VERSION = "2.60.0"

@@ -1,8 +1,8 @@
 """One pass through a recording for all stages that it has to go through: each frame decoded once.
 
-Frames that no clip can have any more are let go, so memory holds two clips' length at
-most, however long the recording is. Stages whose results are there already are not run: where it
-is known which stretches are clips, no frame beside them is kept.
+Frames that no clip can have any more are let go: of a recording of any length two clips' frames
+are held at most, besides what stages keep, such as its sound. Stages whose results are there
+already are not run: where it is known which stretches are clips, no frame beside them is kept.
 """
 
 import time

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from tempfile import TemporaryFile
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from avatar_v_data.curation.stages import (
     Stage,
     Waveform,
 )
+from avatar_v_data.curation.sync import sound_late
 
 MIN_FOUND = 0.5  # share of a clip's frames that must show a face
 FEW_FOUND = 0.9  # a clip with a smaller share is kept, and noted
@@ -146,11 +147,8 @@ class _Samples(Reader):
         for part in self._seen.recording.parts:
             if part.start <= clip.start and (part.stop is None or clip.start < part.stop):
                 return part.sound_late
-        sync: dict[str, Any] = self._seen.results.get("sync", {})
-        if self._stage.sure is None or "clips" not in sync:
-            return 0
-        row = sync["clips"][clip.number]
-        return -row["sync_offset"] if row["sync_confidence"] >= self._stage.sure else 0
+        rows = self._seen.results.get("sync", {}).get("clips")
+        return sound_late(rows[clip.number], self._stage.sure) if rows else 0
 
     def _note_faces(
         self, key: str, start: int, frames: Frames, track: face_track.FaceTrack

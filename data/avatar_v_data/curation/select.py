@@ -1,8 +1,8 @@
 """Which clips a tier takes: limits on columns, one after the other, and no copies.
 
-Nothing is computed from pictures here, so limits are tried in seconds. A tier becomes a manifest
-that `avatar-v-data import` turns into shards. Where the tier asks for lips that follow the sound,
-it says by how much the sound is late, and the import moves it back.
+Nothing is computed from pictures here, so limits that change cost no model. A tier becomes a
+manifest, which `avatar-v-data import` takes; it says by how much the sound of a clip is late, where
+sync is sure of it, and the import moves it back.
 """
 
 import json
@@ -13,13 +13,12 @@ from typing import Any
 
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.plan import Limit
+from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import HIDDEN, CurationResults, clip_name
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
 """A limit on the scenes of a clip's person."""
-SURE = "sync_confidence"
-"""A tier that asks for some of it trusts the offsets, too."""
 Clip = Mapping[str, Any]
 
 
@@ -39,7 +38,8 @@ class Selection:
     tier: str
     clips: tuple[Clip, ...]
     steps: tuple[FunnelStep, ...]
-    moves_sound: bool = False  # by the offset between lips and sound
+    num_samples: int = 0
+    dropped: tuple[Mapping[str, str], ...] = ()  # frames of clips that gave no sample, and why
 
 
 def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Selection:
@@ -67,18 +67,18 @@ def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Se
             scenes.setdefault(clip["person"], set()).add(clip["scene"])
         left = [clip for clip in left if limit.holds(float(len(scenes[clip["person"]])))]
         steps.append(_step(f"{NUM_SCENES} {limit}", left))
-    return Selection(tier, tuple(left), tuple(steps), moves_sound=SURE in limits)
+    return Selection(tier, tuple(left), tuple(steps))
 
 
-def write_manifest(path: Path, selection: Selection) -> None:
-    """One line a clip, for `avatar-v-data import --manifest`."""
+def write_manifest(path: Path, selection: Selection, sure: float | None) -> None:
+    """One line a clip, for `avatar-v-data import --manifest`. ``sure``: see `CurationPlan.sure`."""
     lines = [
         json.dumps(
             {
                 "file": clip["file"],
                 "start": clip["start"],
                 "stop": clip["stop"],
-                "sound_late": -clip["sync_offset"] if selection.moves_sound else 0,
+                "sound_late": sound_late(clip, sure),
                 "person": clip["person"],
                 "scene": clip["scene"],
                 **({"caption": clip["caption"]} if "caption" in clip else {}),
