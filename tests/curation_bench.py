@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from avatar_v_data.curation.engine import Outcome, Workers, lead
+from avatar_v_data.curation.engine import Outcome, Workers, run_passes
 from avatar_v_data.curation.local import Processes
 from avatar_v_data.curation.on_ray import HEALTH, Actors
 from avatar_v_data.curation.plan import CurationPlan
@@ -35,23 +35,23 @@ def main(what: Sequence[str]) -> None:
     os.environ["RAY_AUTH_MODE"] = "disabled"
     if "plan" in what:
         plan_many(200_000)
-    tasks, place = (
+    tasks, files = (
         desired(PLAN, recordings(*(f"r{n}" for n in range(400)))),
         Path(tempfile.mkdtemp()),
     )
-    expected, _ = measured("processes 2", Processes(PLAN.stages, place), tasks, 2)
+    expected, _ = measured("processes 2", Processes(PLAN.stages, files), tasks, 2)
     if "local" in what:
-        measured("processes 8", Processes(PLAN.stages, place), tasks, 8, expected)
+        measured("processes 8", Processes(PLAN.stages, files), tasks, 8, expected)
         victims = lambda: pids(f" {os.getpid()} ", "spawn_main")  # noqa: E731
-        measured("processes killed", Processes(PLAN.stages, place), tasks, 4, expected, victims)
+        measured("processes killed", Processes(PLAN.stages, files), tasks, 4, expected, victims)
     if "ray" in what:
         for num in (2, 8):
-            workers = Actors(PLAN.stages, place, "local", num_cpus=num)
+            workers = Actors(PLAN.stages, files, "local", num_cpus=num)
             measured(f"ray {num}", workers, tasks, num, expected)
-        workers = Actors(PLAN.stages, place, "local", num_cpus=4)
+        workers = Actors(PLAN.stages, files, "local", num_cpus=4)
         measured("ray killed", workers, tasks, 4, expected, lambda: pids("ray::_Actor"))
     for how in ("killed", "hung") if "node" in what else ():
-        lose_node(how, tasks, place, expected)
+        lose_node(how, tasks, files, expected)
 
 
 def plan_many(num: int) -> None:
@@ -93,7 +93,7 @@ def measured(
     workers.outcomes = watched  # pyright: ignore[reportAttributeAccessIssue]
     threading.Thread(target=end_some, daemon=True).start()
     begin = time.monotonic()
-    status = lead(missing(PLAN, tasks, set()), store, workers, num)
+    status = run_passes(missing(PLAN, tasks, set()), store, workers, num)
     ended.set()
     rows = [CurationStore(store.folder).result(task.key) for task in tasks]
     delays = [min((n - at for n in noticed if n >= at), default=None) for at in lost]
@@ -104,7 +104,7 @@ def measured(
     return rows, status.busy
 
 
-def lose_node(how: str, tasks: Sequence[CurationTask], place: Path, expected: Rows) -> None:
+def lose_node(how: str, tasks: Sequence[CurationTask], files: Path, expected: Rows) -> None:
     """A cluster of three nodes on this machine, one of which is removed or stopped."""
     import ray
     from ray.cluster_utils import Cluster
@@ -127,7 +127,7 @@ def lose_node(how: str, tasks: Sequence[CurationTask], place: Path, expected: Ro
         return at
 
     measured(
-        f"node {how}", Actors(PLAN.stages, place, cluster.address), tasks, 4, expected, lose=lose
+        f"node {how}", Actors(PLAN.stages, files, cluster.address), tasks, 4, expected, lose=lose
     )
     ray.shutdown()
     cluster.shutdown()

@@ -14,7 +14,7 @@ from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.words import counted
 from avatar_v.shards.writer import index_path, write_text_atomically
-from avatar_v_data.curation.engine import Workers, lead
+from avatar_v_data.curation.engine import Workers, run_passes
 from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, read_plan
 from avatar_v_data.curation.reconcile import CurationTask, desired, missing
@@ -113,7 +113,7 @@ def perform_all(
             for stage, kind in plan.resources.items()
         }
         plan = replace(plan, resources=own)
-    with store.led():
+    with store.locked():
         if retry:
             store.forget_failures()
         finished = store.finished() - _lost(tasks, store)
@@ -134,7 +134,7 @@ def perform_all(
             workers = Here(plan.stages, store.files)
         else:
             workers = Processes(plan.stages, store.files)
-        lead(passes, store, workers, num_workers, on_progress)
+        run_passes(passes, store, workers, num_workers, on_progress)
 
 
 def opened(folder: str | Path, plan: str | None = None) -> Curated:

@@ -53,7 +53,7 @@ class Row:
 
 
 class CurationStore:
-    """Results below ``folder``, which is made. Reading needs no lead."""
+    """Results below ``folder``, which is made. Reading needs no lock."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -62,24 +62,24 @@ class CurationStore:
         self.files.mkdir(parents=True, exist_ok=True)
         self._results.mkdir(exist_ok=True)
         self._load = lru_cache(MOST_LOADED)(_by_key)
-        self._is_led = False
+        self._is_locked = False
 
     @contextmanager
-    def led(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Inside, this process alone writes. ValueError where another does."""
-        with (self.folder / "lead").open("w") as file:
+        with (self.folder / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ValueError(f"{self.folder}: another process works on this run") from error
             for partial in self.files.glob(".*.tmp"):  # of workers that were killed
                 partial.unlink()
-            self._is_led = True
+            self._is_locked = True
             self._look_again()
             try:
                 yield
             finally:
-                self._is_led = False
+                self._is_locked = False
 
     @cached_property
     def _places(self) -> dict[str, Path]:
@@ -92,12 +92,12 @@ class CurationStore:
                 continue
             except ValueError as error:
                 damaged.append(str(error))
-                if self._is_led:
+                if self._is_locked:
                     path.rename(path.with_suffix(".damaged"))
                 continue
             places.update(dict.fromkeys(keys, path))
         if damaged:
-            lost = "made again" if self._is_led else "missing until curate goes on"
+            lost = "made again" if self._is_locked else "missing until curate goes on"
             words = f"{counted(len(damaged), 'part')} of results {lost}, since {damaged[0]}"
             warnings.warn(words, stacklevel=2)
         return places
