@@ -314,6 +314,8 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
     selection = select(CurationResults(clips, footage_s=60.0), "sft", limits)
     assert [c["scene"] for c in selection.clips] == ["x1", "x2"]
     assert [step.clips for step in selection.steps] == [0, 6, 5, 4, 2]
+    assert [c["scene"] for c in selection.lost["sharpness >= 5"]] == ["y2"]
+    assert [c["scene"] for c in selection.lost["num_scenes >= 2"]] == ["y1", "z1"]
     with pytest.raises(ValueError, match="no column 'sharp'; expected one of seconds"):
         select(CurationResults(clips), "sft", {"sharp": Limit(min=1.0)})
 
