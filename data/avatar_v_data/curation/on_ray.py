@@ -30,9 +30,7 @@ class Actors:
     """An actor for each worker. ``address``: of a cluster, "auto" for the one that this machine
     belongs to, or `LOCAL` to begin one here that ends with the run."""
 
-    def __init__(
-        self, stages: Sequence[Stage], files: Path, address: str, *, num_cpus: int | None = None
-    ) -> None:
+    def __init__(self, stages: Sequence[Stage], files: Path, address: str) -> None:
         ray = _ray()
         self._is_own = not ray.is_initialized()
         if self._is_own:
@@ -40,8 +38,7 @@ class Actors:
             if address == LOCAL:
                 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
                 config = {**HEALTH, "worker_niceness": 0}  # as processes have it; Ray's is 15
-                where = {"address": LOCAL, "num_cpus": num_cpus, "_system_config": config}
-                where |= {"include_dashboard": False}
+                where |= {"_system_config": config, "include_dashboard": False}
             ray.init(**where, log_to_driver=True, logging_level="WARNING")
         self._ray, self._files = ray, str(files.resolve())
         self._stages = ray.put(tuple(stages))
