@@ -64,7 +64,7 @@ def footage() -> dict[str, Number]:
     """Through all stages of the plan `world`, in this process."""
     decoded, true = count(), reading.decoded
 
-    def counted(container: object, stream: Any, path: Path) -> Iterator[object]:
+    def counted(container: Any, stream: Any, path: Path) -> Iterator[object]:
         for frame in true(container, stream, path):
             _ = next(decoded) if stream.type == "video" else None
             yield frame
@@ -101,7 +101,7 @@ class Measured:
 
 
 def workers() -> dict[str, Number]:
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
 
     runs: dict[str, Measured] = {}
     files = Path(tempfile.mkdtemp())
@@ -172,8 +172,8 @@ def kills(word: str) -> Callable[[threading.Event], Iterator[float]]:
 
 def without_a_node(how: str, files: Path) -> Measured:
     """A cluster of three nodes on this machine, one of which is removed or stopped."""
-    import ray
-    from ray.cluster_utils import Cluster
+    import ray  # pyright: ignore[reportMissingImports]
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **RAY})
     cluster.add_node(num_cpus=2)

@@ -216,9 +216,10 @@ def test_syncnet_sees_the_faces_that_its_own_pipeline_cuts() -> None:
 
 
 def scores(stage: Stage, frames: torch.Tensor, *spans: tuple[int, int]) -> list[Result]:
-    seen = Seen(FILE)
-    clips = [Clip(n, a, b, list(frames[a:b])) for n, (a, b) in enumerate(spans)]
-    return [stage.score(clip, seen) for clip in clips]
+    reader = stage.begin(Seen(FILE))
+    for number, (start, stop) in enumerate(spans):
+        reader.clip(Clip(number, start, stop, list(frames[start:stop])))
+    return reader.finish()["clips"]
 
 
 def test_a_captioner_says_the_same_of_the_same_picture(tmp_path: Path) -> None:
