@@ -8,6 +8,7 @@ import re
 from collections import deque
 from pathlib import Path
 
+import polars
 import pytest
 
 from avatar_v_data.curation import engine
@@ -212,6 +213,12 @@ def test_a_damaged_part_is_named_and_made_again(tmp_path: Path, text: bytes) -> 
     assert path.is_file()
     with pytest.warns(UserWarning, match=re.escape(f"1 part of results made again, since {path}")):
         assert make(PLAN, CurationStore(tmp_path), "a", "bb") == whole
+
+
+def test_a_part_of_another_version_is_made_again(tmp_path: Path) -> None:
+    CurationStore(tmp_path)._write("count", polars.DataFrame({"key": ["a"], "letters": [1]}))
+    with pytest.warns(UserWarning, match="is of another version"):
+        make(PLAN, CurationStore(tmp_path), "a")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, {1, 2}])
