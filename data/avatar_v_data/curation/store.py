@@ -8,9 +8,9 @@ What stages leave besides lies in `files`. A second process that leads a run on 
 refused; others may read meanwhile.
 """
 
-import fcntl
 import io
 import json
+import os
 import uuid
 import warnings
 import zlib
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import polars
 
+from avatar_v.base.locks import exclusive
 from avatar_v.base.paths import whole_file
 from avatar_v.base.words import counted
 from avatar_v_data.curation.stages import FAILED, Result
@@ -67,19 +68,17 @@ class CurationStore:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Inside, this process alone writes. ValueError where another does."""
-        with (self.folder / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ValueError(f"{self.folder}: another process works on this run") from error
+        taken = f"{self.folder}: another process works on this run"
+        lock = exclusive(self.folder / "lock", taken)
+        try:
             for partial in self.files.glob(".*.tmp"):  # of workers that were killed
                 partial.unlink()
             self._is_locked = True
             self._look_again()
-            try:
-                yield
-            finally:
-                self._is_locked = False
+            yield
+        finally:
+            self._is_locked = False
+            os.close(lock)
 
     @cached_property
     def _places(self) -> dict[str, Path]:
