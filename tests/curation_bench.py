@@ -1,4 +1,5 @@
-"""The engine's record, eval/results/data_engine.json: `python tests/curation_bench.py`, 15 minutes.
+"""The engine's record, eval/results/data_engine.json: `python tests/curation_bench.py`. It takes 15
+minutes of a machine that does nothing else.
 
 Stub stages that wait stand for models: how long a plan of 200,000 passes takes to make, how busy
 workers are, how soon it is noticed that one was killed or a node of a cluster lost, and whether all
