@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test slow lint tiny chain golden bench gpu tables docs clean
+.PHONY: setup demo test slow lint tiny chain golden bench gpu ray tables docs clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -57,6 +57,10 @@ gpu:  ## on a CUDA GPU: its tests, speed and memory, into runs/gpu; needs no .ve
 	  $$python -c "import sys, torch; torch.cuda.is_available() or sys.exit( \
 	    'make gpu needs a CUDA GPU, and this torch (' + torch.__version__ + ') finds none')" && \
 	  $$python recipes/launch/gpu.py agenda --out runs/gpu
+
+ray: $(STAMP)  ## the data engine's workers on Ray, which is installed for it
+	$(BIN)/python -m pip install --quiet --editable '.[ray]'
+	$(BIN)/python -m pytest tests/unit/test_curation_cluster.py
 
 tables: $(STAMP)  ## the tables of README and docs from eval/results
 	$(BIN)/avatar-v-eval tables

@@ -52,7 +52,7 @@ def commands(kind: str) -> list[str]:
     lines: dict[str, None] = {}
     for _, block in blocks(kind):
         for line in block.replace("\\\n", " ").splitlines():
-            for part in line.split("  #")[0].split(" | "):
+            for part in re.split(r" [|>] ", line.split("  #")[0]):
                 if part.split(" ")[0] in FRONT_ENDS:
                     lines[part.strip()] = None
     return list(lines)

@@ -1,8 +1,8 @@
 """avatar-v-data: the front end of the commands that make shards. Its imports are light.
 
-`avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. Raw
-footage goes through `curate` and `select` first; `footage` draws some. The contract of a shard, and
-the tools for every shard, are in `avatar_v.shards` (`avatar-v shards`).
+`avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. Of
+raw footage `curate` scores the clips and `select` makes shards; `footage` draws some. The contract
+of a shard, and the tools for every shard, are in `avatar_v.shards` (`avatar-v shards`).
 
 A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` shows where.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from avatar_v.base.command_line import front_end
 from avatar_v.base.interrupts import interrupted
-from avatar_v.base.options import at_once
+from avatar_v.base.options import at_once, parsed
 from avatar_v.base.progress import progress_bar, results_console
 from avatar_v.base.words import counted, notice
 from avatar_v.cli import guarded
@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_curate(commands.add_parser("curate", help="find and score the clips of raw footage"))
     _add_status(commands.add_parser("status", help="how far a run of curate has come"))
     _add_deploy(commands.add_parser("deploy", help="write a plan as a job of a cluster"))
-    _add_select(commands.add_parser("select", help="choose among the clips that curate found"))
+    _add_select(commands.add_parser("select", help="shards of clips that curate found"))
     _add_footage(commands.add_parser("footage", help="draw raw footage of the embedded world"))
     return parser
 
@@ -131,12 +131,14 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
 def _add_curate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("footage", help="folder of recordings, subfolders too")
     parser.add_argument(
-        "--out", required=True, help="folder for what is found, of any number of runs"
+        "--out", required=True, help="folder for the results; the same command goes on there"
     )
     parser.add_argument(
         "--plan", default="people", help="people, world or a .yaml (default: people)"
     )
-    parser.add_argument("--workers", type=at_once, default=1, help="processes (default: 1)")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes, or workers of the cluster (default: 1)"
+    )
     parser.add_argument(
         "--stages",
         nargs="+",
@@ -154,7 +156,7 @@ def _add_curate(parser: argparse.ArgumentParser) -> None:
 
 def _add_select(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("curated", help="the --out of curate")
-    parser.add_argument("--out", required=True, help="folder for manifests and the report")
+    parser.add_argument("--out", required=True, help="folder for shards, manifests and the report")
     parser.add_argument("--plan", help="with other limits (default: that of curate)")
     parser.add_argument("--tiers", nargs="+", metavar="TIER", help="only these (default: all)")
     parser.add_argument("--licence", default="unknown", help="of the videos, for the shards")
@@ -172,11 +174,14 @@ def _add_deploy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--claim", required=True, help="PersistentVolumeClaim, ReadWriteMany")
     parser.add_argument("--footage", required=True, help="folder of that volume")
     parser.add_argument("--out", required=True, help="folder of that volume")
-    parser.add_argument("--workers", type=at_once, required=True, help="of each kind of the plan")
-    parser.add_argument("--per-pod", type=at_once, default=1, help="workers (default: 1)")
-    parser.add_argument("--queue", required=True, help="Kueue's LocalQueue")
-    parser.add_argument("--priority", default="", help="Kueue's WorkloadPriorityClass")
-    parser.add_argument("--namespace", default="default")
+    parser.add_argument("--workers", type=int, required=True, help="of each kind of the plan")
+    parser.add_argument("--per-pod", type=int, default=1, help="workers (default: 1)")
+    parser.add_argument("--queue", default="data", help="Kueue's LocalQueue (default: data)")
+    parser.add_argument(
+        "--priority", default="data", help="Kueue's WorkloadPriorityClass (default: data)"
+    )
+    parser.add_argument("--namespace", default="avatar-v", help="default: avatar-v")
+    parser.add_argument("--team", default="", help="who pays: the label avatar-v/team")
 
 
 def _add_footage(parser: argparse.ArgumentParser) -> None:
@@ -293,7 +298,7 @@ def _curate(args: argparse.Namespace) -> int:
             retry=args.retry,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    found = collect(run.tasks, run.store)
+    found = collect(run.tasks, run.store, ("shots", "clips"))
     _print_failed(found.failed)
     length = sum(clip["seconds"] for clip in found.clips)
     print(
@@ -323,12 +328,13 @@ def _select(args: argparse.Namespace) -> int:
             continue
         persons = {clip["person"] for clip in selection.clips}
         scenes = {clip["scene"] for clip in selection.clips}
-        has_shards = (Path(args.out) / selection.tier).is_dir()
         console.print(
             f"{counted(len(persons), 'person')} in {counted(len(scenes), 'scene')}: "
             + (
-                f"shards in {args.out}/{selection.tier}"
-                if has_shards
+                f"{counted(len(selection.clips), 'clip')} gave "
+                f"{counted(selection.num_samples, 'sample')}, {len(selection.dropped)} dropped "
+                f"(report.json says why): shards in {args.out}/{selection.tier}"
+                if run.plan.samples
                 else f"avatar-v-data import {run.footage} --manifest "
                 f"{args.out}/{selection.tier}.jsonl --out SHARDS"
             ),
@@ -336,7 +342,8 @@ def _select(args: argparse.Namespace) -> int:
         )
     console.print(f"clips to watch: {args.out}/report.html", soft_wrap=True)
     _print_failed(found.failed)
-    return 0 if any(selection.clips for selection in selections) else 1
+    made = [s.num_samples if run.plan.samples else len(s.clips) for s in selections]
+    return 0 if any(made) else 1
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -352,9 +359,8 @@ def _deploy(args: argparse.Namespace) -> int:
 
     from avatar_v_data.curation.deploy import Cluster, manifests
 
-    names = ("name", "image", "claim", "footage", "out", "workers", "per_pod", "queue")
-    values = {name: getattr(args, name) for name in (*names, "priority", "namespace")}
-    print(yaml.safe_dump_all(manifests(args.plan, Cluster(**values)), sort_keys=False), end="")
+    documents = manifests(args.plan, parsed(args, Cluster))
+    print(yaml.safe_dump_all(documents, sort_keys=False), end="")
     return 0
 
 

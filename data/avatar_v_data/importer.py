@@ -228,7 +228,7 @@ def _assemble(
         report.splits = split_of
     for split in sorted(set(report.splits.values())) or [""]:
         chosen = [one for one in named if report.splits.get(one.person, "") == split]
-        write_shards(out / split, chosen, settings.clips_per_shard)
+        write_shards(out / split, "import", chosen, settings.clips_per_shard)
 
 
 def _describe(source: Source, samples: Result, clips: Result, report: ImportReport) -> None:

@@ -49,7 +49,7 @@ def test_footage_becomes_shards_of_people_who_speak(
     assert "no file" in capsys.readouterr().err
     assert run(*curate, "--stages", "probe", "shots") == 0
     assert run("select", str(work), "--out", str(out)) == 2
-    assert "recordings are not finished" in capsys.readouterr().err
+    assert "3 recordings not finished" in capsys.readouterr().err
     assert not out.exists()
     assert run(*curate) == 0
     assert "left out: broken.mp4: probe: not a readable media file" in capsys.readouterr().out

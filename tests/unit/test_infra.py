@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kubernetes_models import check_keys
+
 INFRA = Path(__file__).resolve().parents[2] / "infra"
 QUEUES = list(yaml.safe_load_all((INFRA / "cell" / "queues.yaml").read_text()))
 QUOTA = {"name", "nominalQuota", "borrowingLimit", "lendingLimit"}
@@ -67,18 +69,6 @@ def test_queues_are_of_kueue_s_api() -> None:
         check_keys({"preemption": {"withinClusterQueue": "Always"}}, KEYS["ClusterQueue"], "C")
 
 
-def check_keys(value: Any, known: Any, where: str) -> None:
-    if known is ...:
-        return
-    if isinstance(known, set):
-        assert value in known, f"{where}: {value}"
-        return
-    for part in value if isinstance(value, list) else [value]:
-        for key, inner in part.items():
-            assert key in known, f"{where}: {key}"
-            check_keys(inner, known[key], f"{where}.{key}")
-
-
 def test_names_in_the_queues_are_there_and_inference_is_first() -> None:
     flavors, queues = named("ResourceFlavor"), named("ClusterQueue")
     for flavor in flavors.values():
@@ -89,6 +79,8 @@ def test_names_in_the_queues_are_there_and_inference_is_first() -> None:
                 assert flavor["name"] in flavors
                 assert [r["name"] for r in flavor["resources"]] == group["coveredResources"]
     assert {one["spec"]["clusterQueue"] for one in named("LocalQueue").values()} == set(queues)
+    (of_data,) = queues["data"]["spec"]["resourceGroups"]  # jobs of `avatar-v-data deploy`
+    assert set(of_data["coveredResources"]) == {"nvidia.com/gpu", "cpu", "memory"}
     value = {name: one["value"] for name, one in named("WorkloadPriorityClass").items()}
     assert value["inference"] > value["training"] > value["data"]
     for name in ("inference", "training"):  # who borrows takes from those below alone

@@ -19,6 +19,7 @@ from avatar_v.base.launched import RUN, TRY_AGAIN
 from avatar_v.cli import main
 from avatar_v.launch import local
 from avatar_v.launch.job import typed
+from kubernetes_models import check_model
 from loopback_slurm import until
 from tiny_run import RECIPES
 
@@ -103,23 +104,6 @@ def test_a_manifest_is_one_of_kubernetes(capsys: pytest.CaptureFixture[str]) -> 
     spec["template"]["spec"]["restartpolicy"] = "Never"
     with pytest.raises(AssertionError, match="V1PodSpec has no restartpolicy"):
         check_model(client, "V1Job", job)
-
-
-def check_model(client: Any, kind: str, value: Any) -> None:
-    """``value`` has keys of the client's model ``kind`` and values of their kinds, at any depth."""
-    plain = {"str": str, "int": int, "bool": bool, "object": object}
-    if match := re.fullmatch(r"(?:list\[|dict[\[(]str, )(.*)[\])]", kind):
-        assert isinstance(value, list if kind.startswith("list") else dict), f"{kind}: {value}"
-        for one in value if isinstance(value, list) else value.values():
-            check_model(client, match[1], one)
-    elif kind in plain:
-        assert isinstance(value, plain[kind]), f"{kind}: {value}"
-    else:
-        model = getattr(client, kind)
-        names = {key: model.openapi_types[name] for name, key in model.attribute_map.items()}
-        for key, part in value.items():
-            assert key in names, f"{kind} has no {key}"
-            check_model(client, names[key], part)
 
 
 def test_a_task_file_is_one_of_skypilot(capsys: pytest.CaptureFixture[str]) -> None:

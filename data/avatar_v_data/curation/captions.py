@@ -11,7 +11,16 @@ from PIL import Image
 from avatar_v.base.local_models import load_model, load_part
 from avatar_v.base.paths import indexed_weights
 from avatar_v.critics.frozen import hash_files
-from avatar_v_data.curation.stages import Clip, Frame, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import (
+    Clip,
+    ClipScores,
+    Frame,
+    Reader,
+    Reads,
+    Result,
+    Seen,
+    Stage,
+)
 
 SOURCE = (
     "a model of transformers that describes pictures, with its processor, such as "
@@ -46,6 +55,9 @@ class CaptionStage(Stage):
                 f"captions: {folder} has no config.json with *.safetensors; it takes {SOURCE}"
             )
         return hash_files([*sorted(folder.glob("*.json")), *files])
+
+    def begin(self, seen: Seen) -> Reader:
+        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         middle = clip.frames[(clip.start + clip.stop) // 2 - clip.start]

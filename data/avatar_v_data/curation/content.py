@@ -9,7 +9,7 @@ import torch
 from avatar_v.critics.frozen import hash_files
 from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v.safety.policy import PICTURE_MODELS, check_folder
-from avatar_v_data.curation.stages import Clip, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import Clip, ClipScores, Reader, Reads, Result, Seen, Stage
 
 NUM_SEEN = 8
 """Pictures of a clip that are judged."""
@@ -34,6 +34,9 @@ class ContentStage(Stage):
         needed = ("preprocessor_config.json",)
         check_folder(folder, "content", ("ForImageClassification",), needed, PICTURE_MODELS)
         return hash_files([*sorted(folder.glob("*.json")), *sorted(folder.glob("*.safetensors"))])
+
+    def begin(self, seen: Seen) -> Reader:
+        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         at = torch.linspace(0, len(clip.frames) - 1, NUM_SEEN).round().long().unique().tolist()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from avatar_v.base import checks
 from avatar_v_data.curation.on_ray import HEALTH, VERSION
 from avatar_v_data.curation.plan import PLANS, CurationPlan, Resources, read_plan
 
@@ -22,6 +23,8 @@ MOST_GROUPS = 7
 VOLUME = "/footage"
 PLAN_FOLDER = "/plan"
 GPU = "nvidia.com/gpu"
+MEMORY_GB = 6
+"""Of a worker whose kind says nothing: two clips of 1080p, an hour of sound, its models."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,21 @@ class Cluster:
     footage: str
     out: str
     workers: int
-    per_pod: int = 1
-    queue: str = "default"
-    priority: str = ""
-    namespace: str = "default"
+    per_pod: int
+    queue: str
+    priority: str
+    namespace: str
+    team: str  # "" for none
 
     def __post_init__(self) -> None:
-        if min(self.workers, self.per_pod) < 1:
-            raise ValueError(f"workers are at least 1, got {self.workers}, {self.per_pod} a pod")
+        checks.count("--workers", self.workers)
+        checks.count("--per-pod", self.per_pod)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of the job and its pods, as `avatar-v launch` has them: by these the cell counts."""
+        labels = {"avatar-v/run": self.name, "avatar-v/team": self.team}
+        return {name: value for name, value in labels.items() if value}
 
 
 def manifests(plan_name: str, cluster: Cluster) -> list[dict[str, Any]]:
@@ -51,9 +61,10 @@ def manifests(plan_name: str, cluster: Cluster) -> list[dict[str, Any]]:
     if len(kinds) > MOST_GROUPS:
         raise ValueError(f"{len(kinds)} kinds of workers; Kueue takes {MOST_GROUPS} at most")
     path = Path(plan_name) if Path(plan_name).suffix else PLANS / f"{plan_name}.yaml"
-    labels = {"kueue.x-k8s.io/queue-name": cluster.queue}
-    if cluster.priority:
-        labels["kueue.x-k8s.io/priority-class"] = cluster.priority
+    kueue = {
+        "kueue.x-k8s.io/queue-name": cluster.queue,
+        "kueue.x-k8s.io/priority-class": cluster.priority,
+    }
     about = {"name": cluster.name, "namespace": cluster.namespace}
     return [
         {
@@ -65,7 +76,7 @@ def manifests(plan_name: str, cluster: Cluster) -> list[dict[str, Any]]:
         {
             "apiVersion": "ray.io/v1",
             "kind": "RayJob",
-            "metadata": {**about, "labels": labels},
+            "metadata": {**about, "labels": {**cluster.labels, **kueue}},
             "spec": {
                 "entrypoint": _command(cluster),
                 "shutdownAfterJobFinishes": True,
@@ -80,7 +91,8 @@ def manifests(plan_name: str, cluster: Cluster) -> list[dict[str, Any]]:
 def _ray_cluster(plan: CurationPlan, kinds: list[Resources], cluster: Cluster) -> dict[str, Any]:
     groups = []
     for number, kind in enumerate(kinds):
-        pods = math.ceil((kind.workers or cluster.workers) / cluster.per_pod)
+        num = max(int(1 / kind.gpus), 1) if kind.gpus else cluster.per_pod
+        pods = math.ceil((kind.workers or cluster.workers) / num)
         groups.append(
             {
                 "groupName": f"workers-{number}",
@@ -88,7 +100,7 @@ def _ray_cluster(plan: CurationPlan, kinds: list[Resources], cluster: Cluster) -
                 "minReplicas": pods,
                 "maxReplicas": pods,
                 "rayStartParams": {},
-                "template": _pod(cluster, _asked(kind, cluster.per_pod)),
+                "template": _pod(cluster, _asked(kind, num)),
             }
         )
     return {
@@ -105,7 +117,7 @@ def _asked(kind: Resources, num: int) -> dict[str, str]:
     """What a pod of so many workers asks for; Ray keeps some of the memory for itself."""
     asked = {
         "cpu": f"{max(math.ceil(kind.cpus * num), 1)}",
-        "memory": f"{2 + math.ceil(max(kind.memory_gb, 2) * 1.25 * num)}Gi",
+        "memory": f"{2 + math.ceil((kind.memory_gb or MEMORY_GB) * 1.25 * num)}Gi",
     }
     return asked | ({GPU: f"{math.ceil(kind.gpus * num)}"} if kind.gpus else {})
 
@@ -119,6 +131,7 @@ def _pod(cluster: Cluster, asked: Mapping[str, str]) -> dict[str, Any]:
     container = {
         "name": "ray",
         "image": cluster.image,
+        "workingDir": VOLUME,  # a plan's weights/ lies there
         "env": [*health, {"name": "OMP_NUM_THREADS", "value": "1"}],
         "resources": {"requests": dict(asked), "limits": dict(asked)},
         "volumeMounts": mounts,
@@ -127,7 +140,10 @@ def _pod(cluster: Cluster, asked: Mapping[str, str]) -> dict[str, Any]:
         {"name": "footage", "persistentVolumeClaim": {"claimName": cluster.claim}},
         {"name": "plan", "configMap": {"name": cluster.name}},
     ]
-    return {"spec": {"containers": [container], "volumes": volumes}}
+    return {
+        "metadata": {"labels": cluster.labels},
+        "spec": {"containers": [container], "volumes": volumes},
+    }
 
 
 def _command(cluster: Cluster) -> str:

@@ -3,7 +3,8 @@
 The workers are processes of this machine (local.py) or actors of a Ray cluster (on_ray.py); both
 keep their models for as long as they live. This process alone decides and writes. Each worker has
 at most `IN_HAND` passes, so that it never waits and nothing piles up. What a worker had in hand
-when it died is given to others; a pass that killed `MOST_DEATHS` of them in a row is given up.
+when it died is given to others; a pass that killed `MOST_DEATHS` of them in a row is given up. One
+that a machine cannot do (a disk, a package) is left for another run, and the rest is made.
 """
 
 import json
@@ -14,11 +15,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import torch
+
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.passes import Examined, examine
 from avatar_v_data.curation.plan import Resources
 from avatar_v_data.curation.reconcile import Pass
-from avatar_v_data.curation.stages import FAILED, FootageRecording, Result, Stage
+from avatar_v_data.curation.stages import (
+    FAILED,
+    MACHINE,
+    MEMORY,
+    FootageRecording,
+    Result,
+    Stage,
+)
 from avatar_v_data.curation.store import CurationStore, Row
 
 IN_HAND = 2
@@ -46,7 +56,7 @@ class Outcome:
 
     worker: int
     examined: Examined | None = None
-    error: Exception | None = None  # of the machine
+    error: Exception | None = None  # of MACHINE
     busy_s: float = 0.0
     is_dead: bool = False  # and with it the worker, with all that it had in hand
     is_ready: bool = False  # nothing but that the worker has begun: it may be sent jobs
@@ -83,13 +93,21 @@ class RunStatus:
     updated: float = 0.0
 
 
-def perform(stages: Sequence[Stage], place: Path, job: Job) -> Examined:
-    """What a worker does with a job."""
+def perform(worker: int, stages: Sequence[Stage], files: Path, job: Job) -> Outcome:
+    """What a worker does with a job. AcceleratorError: this process can do nothing more on its
+    GPU, and is to end."""
+    begin = time.monotonic()
     own = [stage for stage in stages if stage.name in job.keys]
-    return examine(job.recording, own, job.known, place, job.keys)
+    try:
+        examined = examine(job.recording, own, job.known, files, job.keys)
+    except torch.AcceleratorError:
+        raise
+    except MACHINE as error:
+        return Outcome(worker, error=error, busy_s=time.monotonic() - begin)
+    return Outcome(worker, examined, busy_s=time.monotonic() - begin)
 
 
-def lead(
+def run_passes(
     passes: Iterable[Pass],
     store: CurationStore,
     workers: Workers,
@@ -99,6 +117,7 @@ def lead(
     """Have all ``passes`` made and stored. OSError or ImportError, when all else is stored, where
     a machine cannot do one of them."""
     leader = _Leader(list(passes), store, workers, num_workers)
+    leader.flush()
     on_progress(0, leader.status.total)
     try:
         while leader.is_left():
@@ -108,6 +127,8 @@ def lead(
     finally:
         leader.flush()
         workers.close()
+    if leader.error is not None:
+        raise leader.error
     return leader.status
 
 
@@ -116,6 +137,9 @@ class _Leader:
         self, passes: list[Pass], store: CurationStore, workers: Workers, num_workers: int
     ) -> None:
         self.status = RunStatus(total=len(passes))
+        self.error: Exception | None = None  # the first of a machine that three tries met
+        self._lost: set[str] = set()  # keys that it keeps from being made now
+        self._num_lost = 0  # passes
         self._store, self._workers = store, workers
         self._finished = store.finished()
         self._ready: dict[Resources, deque[Pass]] = {}
@@ -129,14 +153,14 @@ class _Leader:
         self._up: set[int] = set()
         self._deaths: Counter[int] = Counter()  # by the pass
         self._rows: dict[str, Row] = {}  # that are not stored yet
-        self._barren = 0  # deaths since the last result
+        self._barren = 0  # deaths and errors since the last result
         self._flushed = time.monotonic()
         self._ends: deque[float] = deque()
         self._busy = self._there = 0.0  # seconds of work, and of workers that have begun
         self._counted = time.monotonic()
 
     def is_left(self) -> bool:
-        return self.status.done < self.status.total
+        return self.status.done + self._num_lost < self.status.total
 
     def hand_out(self) -> None:
         """Start workers for what waits, and give each that has begun something to do: one for which
@@ -167,12 +191,13 @@ class _Leader:
             one = self._in_hand[outcome.worker].popleft()
             self._busy += outcome.busy_s
             if outcome.error is not None:
+                self._count_barren(outcome.error, self._kind[outcome.worker])
                 self._blame(one, outcome.error)
             else:
                 assert outcome.examined is not None
                 self._barren = 0
                 self._keep(one, outcome.examined)
-        if self._rows and time.monotonic() - self._flushed > FLUSH_S:
+        if time.monotonic() - self._flushed > FLUSH_S:
             self.flush()
 
     def flush(self) -> None:
@@ -193,7 +218,9 @@ class _Leader:
 
     def _queue(self, one: Pass) -> None:
         lacks = one.lacks(self._finished)
-        if lacks is None:
+        if not self._lost.isdisjoint(one.inputs.values()):
+            self._lose(one)
+        elif lacks is None:
             self._ready.setdefault(one.kind, deque()).append(one)
         else:
             self._waiting.setdefault(lacks, []).append(one)
@@ -216,32 +243,48 @@ class _Leader:
         self._ends.append(time.time())
         self.status.done += 1
         self.status.failed += any(FAILED in result for result in found.results.values())
+        self._queue_behind(one)
+
+    def _lose(self, one: Pass) -> None:
+        """Another run makes it, and what needs it."""
+        self._lost.update(one.keys.values())
+        self._num_lost += 1
+        self._queue_behind(one)
+
+    def _queue_behind(self, one: Pass) -> None:
         for key in one.keys.values():
             for other in self._waiting.pop(key, ()):
                 self._queue(other)
 
     def _bury(self, worker: int) -> None:
-        """The first in hand is what it died at; it goes to the front, and so does the rest."""
+        """The first in hand is what it died at; the rest goes to the front."""
         in_hand = self._in_hand.pop(worker)
         kind = self._kind.pop(worker)
         self.status.deaths += 1
-        self._barren += 1
-        if self._barren > MOST_DEATHS * (self._most[kind] + 3):
-            raise OSError("workers keep dying without a result; see what they printed")
+        why = OSError("workers keep dying without a result; see what they printed")
+        self._count_barren(why, kind)
         first = in_hand.popleft() if in_hand else None
         self._up.discard(worker)
         self._ready.setdefault(kind, deque()).extendleft(reversed(in_hand))
         if first is not None:
             self._blame(first, None)
 
-    def _blame(self, one: Pass, error: Exception | None) -> None:
-        """Note that a pass killed a worker, or failed for its machine's sake."""
-        number = id(one)
-        self._deaths[number] += 1
-        if self._deaths[number] < MOST_DEATHS:
-            self._ready.setdefault(one.kind, deque()).appendleft(one)
-        elif error is not None:
+    def _count_barren(self, error: Exception, kind: Resources) -> None:
+        """Raise it where no worker comes to a result any more."""
+        self._barren += 1
+        if self._barren > MOST_DEATHS * (self._most[kind] + 3):
             raise error
-        else:
-            why = f"its worker died {MOST_DEATHS} times (memory?)"
+
+    def _blame(self, one: Pass, error: Exception | None) -> None:
+        """A pass killed a worker, or failed for its machine's sake: others come first, and the
+        third time it is given up, for good where it takes more memory than there is."""
+        self._deaths[id(one)] += 1
+        if self._deaths[id(one)] < MOST_DEATHS:
+            self._ready.setdefault(one.kind, deque()).append(one)
+        elif error is None or isinstance(error, MEMORY):
+            what = "its worker died" if error is None else "there was too little memory"
+            why = f"{what} {MOST_DEATHS} times{' (memory?)' if error is None else ''}"
             self._keep(one, Examined({name: {FAILED: f"{name}: {why}"} for name in one.keys}))
+        else:
+            self.error = self.error or error
+            self._lose(one)

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
@@ -25,8 +24,8 @@ from avatar_v_data.threads import one_thread
 class Here:
     """One worker, which is this process."""
 
-    def __init__(self, stages: Sequence[Stage], place: Path) -> None:
-        self._stages, self._place = stages, place
+    def __init__(self, stages: Sequence[Stage], files: Path) -> None:
+        self._stages, self._files = stages, files
         self._jobs: deque[tuple[int, Job]] = deque()
         self._num, self._begun = 0, list[int]()
 
@@ -44,7 +43,7 @@ class Here:
             return [Outcome(worker, is_ready=True) for worker in begun]
         worker, job = self._jobs.popleft()
         with one_thread():
-            return [outcome_of(worker, self._stages, self._place, job)]
+            return [perform(worker, self._stages, self._files, job)]
 
     def close(self) -> None:
         self._jobs.clear()
@@ -53,8 +52,8 @@ class Here:
 class Processes:
     """A process for each worker, with the models that it has loaded."""
 
-    def __init__(self, stages: Sequence[Stage], place: Path) -> None:
-        self._stages, self._place = tuple(stages), place
+    def __init__(self, stages: Sequence[Stage], files: Path) -> None:
+        self._stages, self._files = tuple(stages), files
         self._context = multiprocessing.get_context("spawn")
         self._num = 0
         self._pipes: dict[int, Connection] = {}
@@ -64,7 +63,7 @@ class Processes:
         self._num += 1
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=_work, args=(self._num, self._stages, self._place, theirs), daemon=True
+            target=_work, args=(self._num, self._stages, self._files, theirs), daemon=True
         )
         with interrupts_deferred():
             process.start()
@@ -99,7 +98,7 @@ class Processes:
             process.join()
 
 
-def _work(number: int, stages: Sequence[Stage], place: Path, pipe: Connection) -> None:
+def _work(number: int, stages: Sequence[Stage], files: Path, pipe: Connection) -> None:
     """In a worker: jobs to outcomes until the leader ends or dies, and this process with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -108,7 +107,7 @@ def _work(number: int, stages: Sequence[Stage], place: Path, pipe: Connection) -
     pipe.send(Outcome(number, is_ready=True))
     with one_thread():
         while True:
-            outcome = outcome_of(number, stages, place, jobs.get())
+            outcome = perform(number, stages, files, jobs.get())
             pipe.send(outcome)
 
 
@@ -119,12 +118,3 @@ def _receive(pipe: Connection, jobs: SimpleQueue[Job]) -> None:
             jobs.put(pipe.recv())
         except (EOFError, OSError):
             os._exit(0)
-
-
-def outcome_of(number: int, stages: Sequence[Stage], place: Path, job: Job) -> Outcome:
-    begin = time.monotonic()
-    try:
-        examined = perform(stages, place, job)
-    except (OSError, ImportError, MemoryError) as error:
-        return Outcome(number, error=error, busy_s=time.monotonic() - begin)
-    return Outcome(number, examined, busy_s=time.monotonic() - begin)

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from avatar_v.critics.quality import sharpness
 from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import EVERY, Clip, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import (
+    TICK,
+    Clip,
+    ClipScores,
+    Reader,
+    Reads,
+    Result,
+    Seen,
+    Stage,
+)
 
 SIDE = 64
 """Pixels of the head that is looked at, so that sharpness compares between cameras."""
@@ -39,11 +48,14 @@ class LookStage(Stage):
     reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
 
+    def begin(self, seen: Seen) -> Reader:
+        return ClipScores(lambda clip: self.score(clip, seen))
+
     def score(self, clip: Clip, seen: Seen) -> Result:
         frames, found = clip.stacked(), seen.results["faces"]["boxes"]
         heads = head(frames, clip.start, found, SIDE)
         grey = heads.float().mean(1)
-        boxes = [box for box in found[clip.start // EVERY : clip.stop // EVERY] if box]
+        boxes = [box for box in found[clip.start // TICK : clip.stop // TICK] if box]
         face = statistics.median(box[3] - box[1] for box in boxes)
         at = torch.linspace(0, len(frames) - 1, NUM_SEEN).round().long()
         small = F.interpolate(frames[at].float(), size=(CELLS, CELLS), mode="area")

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from avatar_v.base.words import counted
 from avatar_v_data.curation.stages import ALL, Reader, Reads, Result, Seen, Stage
+from avatar_v_data.import_plan import ImportPart
 
 SMALLEST_REST = 1 / 8
 """Of a clip."""
@@ -25,7 +26,7 @@ class PartStage(Stage):
 
     name: ClassVar[str] = "clips"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "spans"
+    reads: ClassVar[Reads] = "results"
     needs: ClassVar[tuple[str, ...]] = ("probe",)
     whole: ClassVar[bool] = False
 
@@ -37,11 +38,11 @@ class _Parts(Reader):
     def __init__(self, num: int, seen: Seen) -> None:
         self.columns = {"clips": [], "dropped": []}
         self._num, self._seen, self._part, self._used = num, seen, 0, 0
+        self._parts = seen.recording.parts or (ImportPart("", "", "", ""),)
 
     def decide(self, num_frames: int, *, ended: bool) -> int:
-        parts = self._seen.recording.parts
-        while self._part < len(parts):
-            part = parts[self._part]
+        while self._part < len(self._parts):
+            part = self._parts[self._part]
             is_over = ended or (part.stop is not None and part.stop <= num_frames)
             stop = num_frames if part.stop is None else min(part.stop, num_frames)
             if not is_over or self._seen.damage:

@@ -1,8 +1,8 @@
 """One pass through a recording for all stages that it has to go through: each frame decoded once.
 
-Frames that no clip can have any more are let go, so memory holds two clips' length at
-most, however long the recording is. Stages whose results are there already are not run: where it
-is known which stretches are clips, no frame beside them is kept.
+Frames that no clip can have any more are let go: of a recording of any length two clips' frames
+are held at most, besides what stages keep, such as its sound. Stages whose results are there
+already are not run: where it is known which stretches are clips, no frame beside them is kept.
 """
 
 import time
@@ -16,9 +16,10 @@ from typing import TypeVar, overload
 from avatar_v.media.reading import Picture, iter_pictures
 from avatar_v_data.curation.stages import (
     ALL,
-    EVERY,
     FAILED,
+    MACHINE,
     MAX_SIDE,
+    TICK,
     Clip,
     FootageRecording,
     Frame,
@@ -45,16 +46,16 @@ def examine(
     recording: FootageRecording,
     stages: Sequence[Stage],
     known: Mapping[str, Result],
-    place: Path = Path(),
+    files: Path = Path(),
     keys: Mapping[str, str] | None = None,
 ) -> Examined:
     """The results of ``stages``, in an order in which each finds what it needs among those before
     it and among ``known``.
 
-    A stage that refuses, or that needs one that did, has its reason under `FAILED`. OSError,
-    ImportError and MemoryError are this machine's and no result.
+    A stage that refuses, or that needs one that did, has its reason under `FAILED`. Errors
+    of `MACHINE` are raised.
     """
-    work = _Pass(Seen(recording, dict(known), place, keys or {}), stages)
+    work = _Reading(Seen(recording, dict(known), files, keys or {}), stages)
     for stage in stages:
         work.begin(stage)
     work.read()
@@ -64,7 +65,7 @@ def examine(
     return Examined(results, work.seconds)
 
 
-class _Pass:
+class _Reading:
     def __init__(self, seen: Seen, stages: Sequence[Stage]) -> None:
         self.seen, self.stages = seen, stages
         self.seconds = {stage.name: 0.0 for stage in stages}
@@ -111,14 +112,14 @@ class _Pass:
         try:
             for num, picture in enumerate(iter_pictures(path), 1):
                 self._see(num, picture)
-                if num % EVERY == 0:
+                if num % TICK == 0:
                     opened = self._decide(num, ended=False)
                     self._deliver(num, opened)
                     if not self._wants_more(opened):
                         break
             else:
                 self._end(num)
-        except (OSError, ImportError, MemoryError):
+        except MACHINE:
             raise
         except Exception as error:  # a decoder's, too: one recording never ends a run
             self.seen.damage = _reason(error, path)
@@ -147,7 +148,7 @@ class _Pass:
     def _decide(self, num: int, *, ended: bool) -> int:
         """The first frame that a clip may have which is not decided yet."""
         opened = ALL
-        for stage, reader in self._of("spans"):
+        for stage, reader in self._of("results"):
             first = self._guarded(stage, lambda r=reader: r.decide(num, ended=ended))
             opened = ALL if first is None else first
         return opened
@@ -176,7 +177,7 @@ class _Pass:
         """Whether a further frame is of use."""
         is_left = self._num_clips < len(self._clips()) or opened < ALL
         return bool(self._of("frames")) or bool(
-            (self._of("clips") or self._of("spans")) and is_left
+            (self._of("clips") or self._of("results")) and is_left
         )
 
     def _clips(self) -> list[Result]:
@@ -192,7 +193,7 @@ class _Pass:
         begin = time.monotonic()
         try:
             return call()
-        except (OSError, ImportError, MemoryError):
+        except MACHINE:
             raise  # of this machine and not of the recording
         except Exception as error:  # a decoder's or a model's, too
             self._refuse(stage, f"{stage.name}: {_reason(error, self.seen.recording.path)}")

@@ -13,9 +13,11 @@ from avatar_v.faces import dlib_face, face_track
 from avatar_v.faces.face import FaceCritic
 from avatar_v_data.curation.heads import Boxes, boxes_between, head
 from avatar_v_data.curation.stages import (
-    EVERY,
+    TICK,
     Clip,
+    ClipScores,
     Frames,
+    Reader,
     Reads,
     Result,
     Seen,
@@ -23,7 +25,7 @@ from avatar_v_data.curation.stages import (
     rounded,
 )
 
-NUM_LOOKS = 8
+NUM_FACES = 8
 SIDE = 64
 
 
@@ -47,6 +49,9 @@ class PersonStage(Stage):
             return hash_files(sorted(critic_folder("face").iterdir()))
         return dlib_face.weights_hash()
 
+    def begin(self, seen: Seen) -> Reader:
+        return ClipScores(lambda clip: self.score(clip, seen))
+
     def score(self, clip: Clip, seen: Seen) -> Result:
         found = seen.results["faces"]["boxes"]
         faces = F.normalize(self._embedded(clip.stacked(), clip.start, found), dim=1)
@@ -55,14 +60,14 @@ class PersonStage(Stage):
         return {"face": rounded(mean, 5), "face_spread": round(spread, 4)}
 
     def _embedded(self, frames: Frames, start: int, found: Boxes) -> Tensor:
-        boxes = found[start // EVERY : (start + len(frames)) // EVERY]
+        boxes = found[start // TICK : (start + len(frames)) // TICK]
         seen = torch.tensor([box is not None for box in boxes])
-        looks = face_track.spread_frames(seen, NUM_LOOKS) * EVERY
+        at = face_track.spread_frames(seen, NUM_FACES) * TICK
         if self.critic == "world":
-            return _world().measure(head(frames, start, found, SIDE)[looks]).values
+            return _world().measure(head(frames, start, found, SIDE)[at]).values
         between, _ = boxes_between(found, start, start + len(frames))
-        points = face_track.landmarks_in(frames[looks], between[looks])
-        return dlib_face.embed_faces(frames[looks], points).values
+        points = face_track.landmarks_in(frames[at], between[at])
+        return dlib_face.embed_faces(frames[at], points).values
 
 
 @cache

@@ -23,7 +23,7 @@ from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.shots import ShotStage
 from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import Stage
-from avatar_v_data.curation.sync import SyncStage
+from avatar_v_data.curation.sync import CONFIDENCE, SyncStage
 
 STAGES: tuple[type, ...] = (
     ProbeStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage,
@@ -99,6 +99,25 @@ class CurationPlan:
         for stage in self.stages:
             if missing := sorted(set(stage.needs) - known):
                 raise ValueError(f"stage {stage.name} needs {', '.join(missing)}")
+        for tier, limits in self.limits.items():
+            if self.samples and (limit := limits.get(CONFIDENCE)):
+                sure = self.samples.sure
+                if limit.min is None or sure is None or limit.min < sure:
+                    raise ValueError(
+                        f"limits: {tier}: {CONFIDENCE} {limit} takes clips whose late sound stays "
+                        f"late: samples moves it from sure: {sure} on"
+                    )
+
+    @property
+    def samples(self) -> SampleStage | None:
+        """The stage that makes samples, where there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, SampleStage)), None)
+
+    def sure(self, tier: str) -> float | None:
+        """From which `CONFIDENCE` on sound that is late is moved, None: never. The stage samples
+        says it, and without one the tier's own limit does."""
+        stage = self.samples
+        return stage.sure if stage else self.limits[tier].get(CONFIDENCE, Limit()).min
 
     def kind_of(self, stage: Stage) -> Resources:
         """The workers that a stage runs on."""

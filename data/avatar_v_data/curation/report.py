@@ -34,22 +34,22 @@ video{width:100%;background:#000}figcaption{font-size:.8rem}svg{max-width:100%;h
 
 def write_report(
     out: Path,
-    footage: Path,
+    paths: Mapping[str, Path],
     found: CurationResults,
     selections: Sequence[Selection],
     limits: Mapping[str, Mapping[str, Limit]],
 ) -> None:
-    """`report.html` in ``out``; the clips are read from ``footage``."""
+    """`report.html` in ``out``. ``paths``: of the recordings, by their names."""
     watched: dict[str, Clip] = {}
     parts = [_summary(found)]
     for selection in selections:
         own = limits[selection.tier]
         parts.append(f"<h2>Tier {escape(selection.tier)}</h2>{_funnel(selection)}")
         parts.append(_histograms(found.clips, selection, own))
-        for title, clips in _examples(found.clips, selection, own).items():
+        for title, clips in _examples(selection).items():
             figures = [_figure(clip, watched) for clip in clips]
             parts.append(f"<h3>{escape(title)}</h3>{''.join(figures)}")
-    _cut(out / "watch", footage, watched)
+    _cut(out / "watch", paths, watched)
     body = "".join(parts)
     page = f"<!doctype html><meta charset=utf-8><title>Clips</title><style>{STYLE}</style>{body}"
     write_text_atomically(out / "report.html", page)
@@ -85,8 +85,8 @@ def _histograms(clips: Sequence[Clip], selection: Selection, limits: Mapping[str
     kept = {clip_name(clip) for clip in selection.clips}
     rows = -(-len(columns) // 3)
     figure = Figure(figsize=(11, 2.3 * rows))
-    panels = figure.subplots(rows, 3, squeeze=False).flat
-    for panel, column in zip(panels, columns, strict=False):
+    panels = figure.subplots(rows, 3, squeeze=False).ravel()
+    for panel, column in zip(panels[: len(columns)], columns, strict=True):
         values = [float(clip[column]) for clip in clips]
         chosen = [float(clip[column]) for clip in clips if clip_name(clip) in kept]
         _, edges, _ = panel.hist(values, bins=30, color="#bbccdd")
@@ -96,7 +96,7 @@ def _histograms(clips: Sequence[Clip], selection: Selection, limits: Mapping[str
                 panel.axvline(bound, color="#cc3311")
         panel.set_title(f"{column} {limits[column]}", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
-    for panel in list(figure.axes)[len(columns) :]:
+    for panel in panels[len(columns) :]:
         panel.set_visible(False)
     figure.tight_layout()
     picture = io.StringIO()
@@ -105,24 +105,12 @@ def _histograms(clips: Sequence[Clip], selection: Selection, limits: Mapping[str
     return text[text.index("<svg") :]
 
 
-def _examples(
-    clips: Sequence[Clip], selection: Selection, limits: Mapping[str, Limit]
-) -> dict[str, list[Clip]]:
+def _examples(selection: Selection) -> dict[str, Sequence[Clip]]:
     """Clips to watch, under what became of them."""
-    kept = list(selection.clips)
+    kept = selection.clips
     shown = {"Kept": kept[:: max(len(kept) // NUM_WATCHED, 1)][:NUM_WATCHED]}
-    left = list(clips)
-    for column, limit in limits.items():
-        if not clips or column not in clips[0]:
-            continue
-        dropped = [clip for clip in left if not limit.holds(float(clip[column]))]
-        left = [clip for clip in left if limit.holds(float(clip[column]))]
-        if dropped:
-            near = sorted(dropped, key=lambda clip: limit.beyond(float(clip[column])))
-            shown[f"Dropped: {column} is not {limit}"] = near[:NUM_WATCHED]
-    if copies := [clip for clip in left if clip["copy_of"]]:
-        shown["Dropped: copies"] = copies[:NUM_WATCHED]
-    return shown
+    lost = {f"Dropped by {what}": clips[:NUM_WATCHED] for what, clips in selection.lost.items()}
+    return {what: clips for what, clips in {**shown, **lost}.items() if clips}
 
 
 def _figure(clip: Clip, watched: dict[str, Clip]) -> str:
@@ -139,7 +127,7 @@ def _figure(clip: Clip, watched: dict[str, Clip]) -> str:
     return f"<figure>{video}<figcaption>{words}</figcaption></figure>"
 
 
-def _cut(folder: Path, footage: Path, watched: Mapping[str, Clip]) -> None:
+def _cut(folder: Path, paths: Mapping[str, Path], watched: Mapping[str, Clip]) -> None:
     """The beginnings of clips as small videos, from one pass through each of their recordings."""
     folder.mkdir(exist_ok=True)
     numbers: dict[str, list[tuple[int, Clip]]] = {}
@@ -148,14 +136,14 @@ def _cut(folder: Path, footage: Path, watched: Mapping[str, Clip]) -> None:
     for file, own in numbers.items():
         ends = {n: min(c["stop"], c["start"] + WATCHED_S * FRAME_RATE_HZ) for n, c in own}
         pictures: dict[int, list[Any]] = {n: [] for n in ends}
-        for at, frame in enumerate(iter_video(footage / file, max_side=SIDE)):
+        for at, frame in enumerate(iter_video(paths[file], max_side=SIDE)):
             if at >= max(ends.values()):
                 break
             height, width = (side // 2 * 2 for side in frame.shape[1:])
             for number, clip in own:
                 if clip["start"] <= at < ends[number]:
                     pictures[number].append(frame[:, :height, :width])
-        audio = read_audio(footage / file)
+        audio = read_audio(paths[file])
         for number, clip in own:
             sound = audio[clip["start"] * SAMPLES_PER_FRAME : ends[number] * SAMPLES_PER_FRAME]
             with Mp4Writer(folder / f"{number:04d}.mp4", sound) as writer:

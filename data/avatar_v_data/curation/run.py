@@ -1,19 +1,23 @@
-"""The commands of the engine: footage to results (`curate`), results to manifests (`choose`)."""
+"""The commands of the engine: footage to results (`curate`), results to shards (`choose`)."""
 
-import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 from avatar_v.base import checks
 from avatar_v.base.outside import read_json
-from avatar_v.shards.writer import write_text_atomically
-from avatar_v_data.curation.engine import Workers, lead
+from avatar_v.base.paths import whole_folder
+from avatar_v.base.words import counted
+from avatar_v.shards.writer import index_path, write_text_atomically
+from avatar_v_data.curation.engine import Workers, run_passes
 from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, read_plan
-from avatar_v_data.curation.reconcile import CurationTask, desired, missing
+from avatar_v_data.curation.reconcile import CurationTask, desired, lacking, missing
 from avatar_v_data.curation.samples import SampleStage, first_frame
 from avatar_v_data.curation.select import (
     CLIPS_FILE,
@@ -70,11 +74,11 @@ def curate(
     this machine or on the Ray cluster at the address ``ray``.
 
     The same call goes on where one was stopped, and makes what a changed plan asks for anew. With
-    ``retry`` what failed is tried again. ValueError or ImportError for what is missing, before
-    work.
+    ``retry`` what failed is tried again. ValueError for what is missing, before work.
     """
     footage, out = Path(footage), Path(out)
-    checks.at_once("workers", num_workers)
+    check = checks.at_once if ray is None else checks.count
+    check("--workers", num_workers)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder")
     if out.resolve() == footage.resolve():
@@ -101,12 +105,23 @@ def perform_all(
     retry: bool = False,
 ) -> None:
     """Make what is missing of ``tasks``, and nothing else."""
-    with store.led():
+    if ray is None and plan.resources:
+        words = "resources: without --ray cpus, gpus and memory_gb have no effect, and no kind of "
+        warnings.warn(f"{words}worker is more than --workers {num_workers}", stacklevel=2)
+        own = {
+            stage: replace(kind, workers=min(kind.workers, num_workers))
+            for stage, kind in plan.resources.items()
+        }
+        plan = replace(plan, resources=own)
+    with store.locked():
         if retry:
             store.forget_failures()
-        passes = list(missing(plan, tasks, store.finished()))
+        finished = store.finished() - _lost(tasks, store)
+        passes = list(missing(plan, tasks, finished))
         if not passes:
             return
+        if name := lacking(passes, finished):
+            raise ValueError(f"--stages lacks {name}, whose result is not there: add it")
         workers: Workers
         if ray is not None:
             from avatar_v_data.curation.on_ray import Actors
@@ -116,7 +131,7 @@ def perform_all(
             workers = Here(plan.stages, store.files)
         else:
             workers = Processes(plan.stages, store.files)
-        lead(passes, store, workers, num_workers, on_progress)
+        run_passes(passes, store, workers, num_workers, on_progress)
 
 
 def opened(folder: str | Path, plan: str | None = None) -> Curated:
@@ -137,54 +152,89 @@ def choose(
     consent: str = "unknown",
 ) -> tuple[CurationResults, list[Selection]]:
     """Write `TIER.jsonl`, `clips.parquet`, `report.json` and the page `report.html` to ``out``,
-    and, where the plan has the stage `samples`, each tier's shards to a folder of its name.
+    and last, where the plan has the stage `samples`, each tier's shards to a folder of its name.
 
     ValueError where recordings are not finished, and for tiers that the plan has not.
     """
-    from avatar_v_data.curation.report import write_report  # brings matplotlib
-
-    known = run.plan.limits
+    known, out = run.plan.limits, Path(out)
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
-    found = collect(run.tasks, run.store)
-    if found.unfinished:
+    found, lost = collect(run.tasks, run.store), _lost(run.tasks, run.store)
+    if unfinished := found.unfinished + [t.recording.name for t in run.tasks if t.key in lost]:
         raise ValueError(
-            f"{len(found.unfinished)} recordings are not finished ({found.unfinished[0]} is the "
-            f"first): avatar-v-data curate {run.footage} --out {run.folder} goes on"
+            f"{counted(len(unfinished), 'recording')} not finished, {unfinished[0]} first: "
+            f"avatar-v-data curate {run.footage} --out {run.folder} goes on"
         )
     grouped(found.clips, run.plan.grouping)
     selections = [select(found, tier, known[tier]) for tier in tiers or known]
-    out = Path(out)
     if taken := [s.tier for s in selections if (out / s.tier).exists()]:
         raise ValueError(f"{out / taken[0]} is there already; choose another folder")
+    named: list[list[Named]] = []
+    if run.plan.samples:
+        for number, selection in enumerate(selections):
+            own, dropped = _samples(run, selection, licence, consent)
+            named.append(own)
+            selections[number] = replace(selection, num_samples=len(own), dropped=tuple(dropped))
     out.mkdir(parents=True, exist_ok=True)
+    _write_reports(run, out, found, selections)
+    with ExitStack() as folders:  # all tiers, or none where this is interrupted
+        for selection, own in zip(selections, named, strict=False):
+            if own:
+                folder = folders.enter_context(whole_folder(out / selection.tier))
+                write_shards(folder, selection.tier, own, per_shard=64)
+    return found, selections
+
+
+def _write_reports(
+    run: Curated, out: Path, found: CurationResults, selections: Sequence[Selection]
+) -> None:
+    from avatar_v_data.curation.report import write_report  # brings matplotlib
+
     for selection in selections:
-        write_manifest(out / f"{selection.tier}.jsonl", selection)
-        if any(isinstance(stage, SampleStage) for stage in run.plan.stages):
-            _write_tier(run, out / selection.tier, selection, licence, consent)
+        sure = run.plan.sure(selection.tier)
+        write_manifest(out / f"{selection.tier}.jsonl", selection, sure)
     write_clips(out / CLIPS_FILE, found, selections)
     report = {
         "footage": str(run.footage),
         "footage_s": found.footage_s,
         "failed": found.failed,
         "shots": found.shots,
-        "tiers": {s.tier: [dataclasses.asdict(step) for step in s.steps] for s in selections},
+        "tiers": {s.tier: [asdict(step) for step in s.steps] for s in selections},
+        "dropped": {s.tier: s.dropped for s in selections},
     }
     write_text_atomically(out / REPORT_FILE, json.dumps(report, indent=1))
-    write_report(out, run.footage, found, selections, known)
-    return found, selections
+    paths = {task.recording.name: Path(task.recording.path) for task in run.tasks}
+    write_report(out, paths, found, selections, run.plan.limits)
 
 
-def _write_tier(run: Curated, out: Path, selection: Selection, licence: str, consent: str) -> None:
-    """The samples of a tier's clips, each clip's with its person and scene."""
-    named: list[Named] = []
+def _samples(
+    run: Curated, selection: Selection, licence: str, consent: str
+) -> tuple[list[Named], list[dict[str, str]]]:
+    """The samples of a tier's clips, each with its clip's person and scene, and what of the clips
+    gave none, with the reason."""
+    named, dropped = [], []
     keys = {t.recording.name: t.key for t in run.tasks if isinstance(t.stage, SampleStage)}
-    for clip in selection.clips:
-        for sample in samples_of(run.store.files, keys[clip["file"]]):
-            if clip["start"] <= first_frame(sample.key) < clip["stop"]:
-                words = clip["person"], clip["scene"], clip.get("caption", "")
-                named.append(Named(sample, *words, licence, consent))
-    write_shards(out, named, per_shard=64)
+    for file, clips in groupby(selection.clips, key=lambda clip: clip["file"]):
+        samples = samples_of(run.store.files, keys[file])
+        rows = [r for r in run.store.result(keys[file])["rows"] if r["what"] == "dropped"]
+        for clip in clips:
+            words = clip["person"], clip["scene"], clip.get("caption", ""), licence, consent
+            own = range(clip["start"], clip["stop"])
+            named += [Named(one, *words) for one in samples if first_frame(one.key) in own]
+            dropped += [
+                {"file": file, "frames": row["frames"], "reason": row["reason"]}
+                for row in rows
+                if int(row["frames"].partition("-")[0]) in own
+            ]
+    return named, dropped
+
+
+def _lost(tasks: Sequence[CurationTask], store: CurationStore) -> set[str]:
+    """Results of the stage `samples` whose files are gone."""
+    keys = {task.key for task in tasks if isinstance(task.stage, SampleStage)}
+    tars = {key: store.files / f"{key}.tar" for key in keys & store.finished()}
+    gone = {k for k, tar in tars.items() if not (tar.is_file() and index_path(tar).is_file())}
+    return gone - set(store.failures(SampleStage.name)) if gone else gone
 
 
 def _planned(folder: Path, footage: Path, plan: str) -> Curated:

@@ -8,8 +8,10 @@ for it. What a clip does not show, a face or speech, is a row and not a clip.
 import re
 import warnings
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from tempfile import TemporaryFile
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from avatar_v.shards.writer import RawClip, write_shard
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, num_latents
 from avatar_v_data.curation.parts import windows
 from avatar_v_data.curation.stages import (
+    MACHINE,
     Clip,
     Frames,
     Reader,
@@ -32,12 +35,13 @@ from avatar_v_data.curation.stages import (
     Stage,
     Waveform,
 )
+from avatar_v_data.curation.sync import sound_late
 
 MIN_FOUND = 0.5  # share of a clip's frames that must show a face
 FEW_FOUND = 0.9  # a clip with a smaller share is kept, and noted
 MAX_MISSING_AUDIO = 5  # frames of audio that may lack at a clip's end, filled with silence
 SILENCE = 1e-3  # a clip whose loudest sample is below -60 dBFS has no speech to learn from
-NUM_LOOKS = 4  # frames of a clip in which its person is looked at
+NUM_FACES = 4  # frames of a clip whose faces say who it shows
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,11 @@ class SampleStage(Stage):
 
     def weights(self) -> str:
         if self.face_crop and not face_track.is_available():
-            raise ImportError(face_track.HOW_TO_INSTALL)
+            raise ValueError(face_track.HOW_TO_INSTALL)
         return ""
 
     def begin(self, seen: Seen) -> Reader:
-        assert len(seen.audio)  # an error of the sound is one of the file, before any frame
+        _ = seen.audio  # an error of the sound is one of the file, before any frame
         return _Samples(self, seen)
 
 
@@ -90,23 +94,26 @@ class _Samples(Reader):
     def __init__(self, stage: SampleStage, seen: Seen) -> None:
         self.columns = {"clips": [], "rows": [], "faces": []}
         self._stage, self._seen = stage, seen
-        self._made: list[RawClip] = []
+        self._made: list[tuple[str, dict[str, int]]] = []  # keys, and the sizes of their members
+        self._spool = TemporaryFile(dir=seen.files)  # noqa: SIM115 (memory holds no clips)
 
     def clip(self, clip: Clip) -> None:
-        before = len(self._made)
-        starts, why = windows(clip.start, clip.stop, self._stage.num_frames)
+        before, num = len(self._made), self._stage.num_frames
+        starts, why = windows(clip.start, clip.stop, num)
         if why and not starts:
             self._row("dropped", clip.start, len(clip.frames), why)
         for start in starts:
             first = start - clip.start
-            pictures = torch.stack(list(clip.frames[first : first + self._stage.num_frames]))
             try:
+                pictures = torch.stack(list(clip.frames[first : first + num]))
                 self._add(start, pictures, self._late(clip))
+            except MACHINE:
+                raise
             except ValueError as error:
-                self._row("dropped", start, len(pictures), str(error))
-            except Exception as error:  # dlib's: one clip never ends an import
+                self._row("dropped", start, num, str(error))
+            except Exception as error:  # dlib's, or a picture of another size: one clip alone
                 why = f"cannot be read ({type(error).__name__}: {error})"
-                self._row("dropped", start, len(pictures), why)
+                self._row("dropped", start, num, why)
         self.columns["clips"].append({"samples": len(self._made) - before})
 
     def finish(self) -> Result:
@@ -115,15 +122,23 @@ class _Samples(Reader):
             if note:
                 self._row("noted", 0, 0, note.removeprefix(f"{path} "))
         key = self._seen.keys[self._stage.name]
-        write_shard(self._seen.place / f"{key}.tar", self._made)
+        with self._spool:
+            write_shard(self._seen.files / f"{key}.tar", self._clips())
         return self.columns
+
+    def _clips(self) -> Iterator[RawClip]:
+        self._spool.seek(0)
+        for key, sizes in self._made:
+            yield RawClip(key, {name: self._spool.read(size) for name, size in sizes.items()})
 
     def _add(self, start: int, pictures: Frames, late: int) -> None:
         stage, name = self._stage, self._seen.recording.name
         sound = _sound(self._seen.audio, start + late, len(pictures))
         track = _tracked(pictures) if stage.face_crop else None
         sample = _sample(name, start, pictures, track, sound, stage.size)
-        self._made.append(RawClip(sample.key, encode_sample(sample)))
+        members = encode_sample(sample)
+        self._spool.writelines(members.values())
+        self._made.append((sample.key, {name: len(data) for name, data in members.items()}))
         if track is not None:
             self._note_faces(sample.key, start, pictures, track)
 
@@ -132,11 +147,8 @@ class _Samples(Reader):
         for part in self._seen.recording.parts:
             if part.start <= clip.start and (part.stop is None or clip.start < part.stop):
                 return part.sound_late
-        sync: dict[str, Any] = self._seen.results.get("sync", {})
-        if self._stage.sure is None or "clips" not in sync:
-            return 0
-        row = sync["clips"][clip.number]
-        return -row["sync_offset"] if row["sync_confidence"] >= self._stage.sure else 0
+        rows = self._seen.results.get("sync", {}).get("clips")
+        return sound_late(rows[clip.number], self._stage.sure) if rows else 0
 
     def _note_faces(
         self, key: str, start: int, frames: Frames, track: face_track.FaceTrack
@@ -150,8 +162,8 @@ class _Samples(Reader):
             why = f"{track.num_faces} faces in one picture: the largest is taken"
             self._row("noted", start, num, why)
         if self._stage.embed:
-            looks = face_track.spread_frames(track.found, NUM_LOOKS)
-            faces = embed_faces(frames[looks], track.landmarks[looks]).values
+            at = face_track.spread_frames(track.found, NUM_FACES)
+            faces = embed_faces(frames[at], track.landmarks[at]).values
             face = [round(value, 6) for value in faces.mean(0).tolist()]
             self.columns["faces"].append({"key": key, "face": face})
 
@@ -171,14 +183,14 @@ def _sample(
     num_frames, _, height, width = frames.shape
     slug = re.sub(r"[^A-Za-z0-9_-]+", "_", name)
     if track is None:
-        windows = face_track.centre_windows(num_frames, height, width)
+        crops = face_track.centre_windows(num_frames, height, width)
         whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(num_frames, 1)
         face, mouth, points = whole, whole.clone(), torch.zeros(num_frames, 0, 2)
         found = torch.ones(num_frames, dtype=torch.bool)
         motion = torch.zeros(num_frames, len(MOTION_NAMES))
     else:
-        windows = face_track.crop_windows(track, height, width)
-        points = face_track.in_windows(track.landmarks, windows, height, width)
+        crops = face_track.crop_windows(track, height, width)
+        points = face_track.in_windows(track.landmarks, crops, height, width)
         face, mouth = face_track.head_box(points), face_track.mouth_box(points)
         found = track.found
         motion = motion_from_landmarks(points, found)
@@ -206,7 +218,7 @@ def _sample(
         landmarks=points,
         valid=found,
         phonemes=torch.full((num_frames,), NO_PHONEME, dtype=torch.int16),
-        video=face_track.crop(frames, windows, size),
+        video=face_track.crop(frames, crops, size),
     )
 
 

@@ -1,25 +1,24 @@
 """Which clips a tier takes: limits on columns, one after the other, and no copies.
 
-Nothing is computed from pictures here, so limits are tried in seconds. A tier becomes a manifest
-that `avatar-v-data import` turns into shards. Where the tier asks for lips that follow the sound,
-it says by how much the sound is late, and the import moves it back.
+Nothing is computed from pictures here, so limits that change cost no model. A tier becomes a
+manifest, which `avatar-v-data import` takes; it says by how much the sound of a clip is late, where
+sync is sure of it, and the import moves it back.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.plan import Limit
+from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import HIDDEN, CurationResults, clip_name
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
 """A limit on the scenes of a clip's person."""
-SURE = "sync_confidence"
-"""A tier that asks for some of it trusts the offsets, too."""
 Clip = Mapping[str, Any]
 
 
@@ -39,7 +38,9 @@ class Selection:
     tier: str
     clips: tuple[Clip, ...]
     steps: tuple[FunnelStep, ...]
-    moves_sound: bool = False  # by the offset between lips and sound
+    lost: Mapping[str, Sequence[Clip]]  # at each limit, the nearest to it first
+    num_samples: int = 0
+    dropped: tuple[Mapping[str, str], ...] = ()  # frames of clips that gave no sample, and why
 
 
 def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Selection:
@@ -50,6 +51,15 @@ def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Se
     """
     left: list[Clip] = list(found.clips)
     steps = [FunnelStep("footage", 0, found.footage_s), _step("clips", left)]
+    lost: dict[str, list[Clip]] = {}
+
+    def keep(what: str, limit: Limit, value: Callable[[Clip], float]) -> None:
+        nonlocal left
+        far = [clip for clip in left if not limit.holds(value(clip))]
+        lost[what] = sorted(far, key=lambda clip: limit.beyond(value(clip)))
+        left = [clip for clip in left if limit.holds(value(clip))]
+        steps.append(_step(what, left))
+
     for column, limit in limits.items():
         if column == NUM_SCENES:
             continue
@@ -57,28 +67,25 @@ def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Se
         if left and column not in known:
             names = ", ".join([*known, NUM_SCENES])
             raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")
-        left = [clip for clip in left if limit.holds(float(clip[column]))]
-        steps.append(_step(f"{column} {limit}", left))
-    left = [clip for clip in left if not clip["copy_of"]]
-    steps.append(_step("no copies", left))
+        keep(f"{column} {limit}", limit, lambda clip, column=column: float(clip[column]))
+    keep("no copies", Limit(max=0.0), lambda clip: float(bool(clip["copy_of"])))
     if limit := limits.get(NUM_SCENES):
         scenes: dict[str, set[str]] = {}
         for clip in left:
             scenes.setdefault(clip["person"], set()).add(clip["scene"])
-        left = [clip for clip in left if limit.holds(float(len(scenes[clip["person"]])))]
-        steps.append(_step(f"{NUM_SCENES} {limit}", left))
-    return Selection(tier, tuple(left), tuple(steps), moves_sound=SURE in limits)
+        keep(f"{NUM_SCENES} {limit}", limit, lambda clip: float(len(scenes[clip["person"]])))
+    return Selection(tier, tuple(left), tuple(steps), lost)
 
 
-def write_manifest(path: Path, selection: Selection) -> None:
-    """One line a clip, for `avatar-v-data import --manifest`."""
+def write_manifest(path: Path, selection: Selection, sure: float | None) -> None:
+    """One line a clip, for `avatar-v-data import --manifest`. ``sure``: see `CurationPlan.sure`."""
     lines = [
         json.dumps(
             {
                 "file": clip["file"],
                 "start": clip["start"],
                 "stop": clip["stop"],
-                "sound_late": -clip["sync_offset"] if selection.moves_sound else 0,
+                "sound_late": sound_late(clip, sure),
                 "person": clip["person"],
                 "scene": clip["scene"],
                 **({"caption": clip["caption"]} if "caption" in clip else {}),

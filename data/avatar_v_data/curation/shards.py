@@ -43,9 +43,9 @@ def samples_of(files: Path, key: str) -> Sequence[ClipEntry]:
     return read_index(index_path(files / f"{key}.tar")).clips
 
 
-def write_shards(out: Path, named: Sequence[Named], per_shard: int) -> None:
-    """`import-000000.tar` and so on."""
+def write_shards(out: Path, name: str, named: Sequence[Named], per_shard: int) -> None:
+    """`NAME-000000.tar` and so on."""
     for number, start in enumerate(range(0, len(named), per_shard)):
         part: Iterable[Named] = named[start : start + per_shard]
-        index = write_shard(out / f"import-{number:06d}.tar", (one.raw() for one in part))
+        index = write_shard(out / f"{name}-{number:06d}.tar", (one.raw() for one in part))
         assert not index.failures, index.failures

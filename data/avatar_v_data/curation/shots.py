@@ -38,7 +38,7 @@ class ShotStage(Stage):
 
     def weights(self) -> str:
         if importlib.util.find_spec("scenedetect") is None:
-            raise ImportError(HOW_TO_INSTALL)
+            raise ValueError(HOW_TO_INSTALL)
         return version("scenedetect")
 
     def begin(self, seen: Seen) -> Reader:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_data.curation.stages import Reads, Result, Seen, Stage, Waveform, rounded
+from avatar_v_data.curation.stages import Reader, Reads, Seen, Stage, Waveform, rounded
 
 QUIETEST = -60.0
 
@@ -34,20 +34,18 @@ class SpeechStage(Stage):
 
     def weights(self) -> str:
         if importlib.util.find_spec("silero_vad") is None:
-            raise ImportError(HOW_TO_INSTALL)
+            raise ValueError(HOW_TO_INSTALL)
         return version("silero-vad")
 
-    def run(self, seen: Seen) -> Result:
+    def begin(self, seen: Seen) -> Reader:
         import silero_vad
 
         found = silero_vad.get_speech_timestamps(
             seen.audio, _model(), threshold=self.threshold, sampling_rate=SAMPLE_RATE_HZ
         )
         spans = [[span["start"], span["end"]] for span in found]
-        return {
-            "speech": [[round(x / SAMPLE_RATE_HZ, 3) for x in span] for span in spans],
-            "loudness": rounded(loudness(seen.audio), 1),
-        }
+        spoken = [[round(x / SAMPLE_RATE_HZ, 3) for x in span] for span in spans]
+        return Reader({"speech": spoken, "loudness": rounded(loudness(seen.audio), 1)})
 
 
 def loudness(audio: Waveform) -> Float[Tensor, " f"]:

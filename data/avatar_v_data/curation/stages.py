@@ -2,7 +2,7 @@
 
 A stage is a small class: its settings are its dataclass fields, and it says by its ``reads`` what
 it is given. All that read frames share one pass through the file (passes.py), which decodes each
-frame once: those that read ``frames`` see all of them, then one of ``spans`` decides which become
+frame once: those that read ``frames`` see all of them, then one of ``results`` decides which become
 clips, and those that read ``clips`` are given each clip's frames as soon as that is decided.
 
 A stage only scores; limits are for later (select.py), so that a limit that changes runs no model
@@ -14,7 +14,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,16 +33,19 @@ Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Waveform = Float[Tensor, " s"]
 Result = dict[str, Any]
-Reads = Literal["file", "sound", "frames", "spans", "clips"]
+Reads = Literal["file", "sound", "frames", "results", "clips"]
 
 MAX_SIDE = 480
 """Pixels: what models of the engine look at is no larger, so that a clip fits into memory."""
 FAILED = "failed"
 """The key of a result that is the reason why there is none."""
+MEMORY = (MemoryError, torch.OutOfMemoryError)
+MACHINE = (OSError, ImportError, *MEMORY, torch.AcceleratorError)
+"""Errors of this machine, and no results of a recording."""
 ALL = 1 << 62
 """A frame behind all others."""
-EVERY = 5
-"""Frames from one look for faces to the next; all lists "of looks" have one entry each."""
+TICK = 5
+"""Frames from one in which faces are looked for to the next. Lists by tick have one entry each."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class FootageRecording:
     def of(cls, path: Path, name: str, parts: Sequence[ImportPart] = ()) -> "FootageRecording":
         """By size and time of change: hours of video are not read to name them."""
         spans = [(part.start, part.stop, part.sound_late) for part in parts]
-        words = ":".join(map(str, spans if parts else ()))
+        words = ":".join(map(str, spans))
         try:
             stat = os.stat(path)
         except OSError:
@@ -72,7 +76,7 @@ class Seen:
 
     recording: FootageRecording
     results: dict[str, Result] = field(default_factory=dict)
-    place: Path = Path()  # where a stage may leave a file, under its result's key
+    files: Path = Path()  # where a stage may leave a file, under its result's key
     keys: Mapping[str, str] = field(default_factory=dict)  # of the results, by stage
     damage: str = ""  # why the frames ended before the file did
 
@@ -104,15 +108,16 @@ class Clip:
 class Reader:
     """A stage at work on one recording. ``columns`` is what it can say already."""
 
-    def __init__(self) -> None:
-        self.columns: Result = {}
+    def __init__(self, columns: Result | None = None) -> None:
+        self.columns: Result = columns or {}
 
     def frame(self, number: int, picture: Frame) -> None:
         """The next frame, for a stage that reads frames."""
 
     def decide(self, num_frames: int, *, ended: bool) -> int:
-        """For one of spans, behind so many frames: add to ``columns["clips"]`` what is decided,
-        in order, and say which is the first frame that a later clip may have, `ALL` for none."""
+        """For one that reads results, behind so many frames: add to ``columns["clips"]`` what is
+        decided, in order, and say which is the first frame that a later clip may have, `ALL` for
+        none."""
         return ALL
 
     def clip(self, clip: Clip) -> None:
@@ -123,7 +128,18 @@ class Reader:
         return self.columns
 
 
-class Stage:
+class ClipScores(Reader):
+    """Of a stage that looks at each clip by itself: ``score`` gives its columns."""
+
+    def __init__(self, score: Callable[[Clip], Result]) -> None:
+        super().__init__({"clips": []})
+        self._score = score
+
+    def clip(self, clip: Clip) -> None:
+        self.columns["clips"].append(self._score(clip))
+
+
+class Stage(ABC):
     """The base of all stages, which are frozen dataclasses. A result is a function of the recording
     and of the results of ``needs`` alone. ValueError of any method: the recording has nothing for
     this stage, which is a result, too."""
@@ -144,40 +160,14 @@ class Stage:
         return MAX_SIDE
 
     def weights(self) -> str:
-        """A hash of what is loaded, "" for a formula. Nothing is loaded for it. ValueError or
-        ImportError that says what to supply."""
+        """A hash of what is loaded, "" for a formula. Nothing is loaded for it. ValueError
+        that says what to supply."""
         return ""
 
+    @abstractmethod
     def begin(self, seen: Seen) -> Reader:
-        """Start on a recording. The default serves stages that only have `run` or `score`."""
-        return _Scores(self, seen) if self.reads == "clips" else _Whole(self, seen)
-
-    def run(self, seen: Seen) -> Result:
-        """Of a stage that reads the file or its sound: its result."""
-        raise NotImplementedError
-
-    def score(self, clip: Clip, seen: Seen) -> Result:
-        """Of a stage that reads clips: its columns of one clip."""
-        raise NotImplementedError
-
-
-class _Whole(Reader):
-    def __init__(self, stage: Stage, seen: Seen) -> None:
-        super().__init__()
-        self._stage, self._seen = stage, seen
-
-    def finish(self) -> Result:
-        return self._stage.run(self._seen)
-
-
-class _Scores(Reader):
-    def __init__(self, stage: Stage, seen: Seen) -> None:
-        super().__init__()
-        self._stage, self._seen = stage, seen
-        self.columns = {"clips": []}
-
-    def clip(self, clip: Clip) -> None:
-        self.columns["clips"].append(self._stage.score(clip, self._seen))
+        """Start on a recording. One that reads the file or its sound is done then, and gives all
+        that it has to say."""
 
 
 def stage_identity(stage: Stage) -> str:

@@ -1,27 +1,28 @@
 """The results of a run: Parquet by stage, written by the one process that leads it.
 
 A part is `results/STAGE/NAME-CRC.parquet`: some rows, each with its key, the recording, the reason
-where there is no result, the seconds it took, and the result's own fields as columns. It is there
-whole or not at all, and its name holds its checksum: one that a disk or a hand has changed is
-named, set aside, and its rows are made again. Parts are joined when they are many. What stages
-leave besides lies in `files`. A second process that leads a run on the same folder is refused.
+where there is no result, the seconds it took, and the result as JSON. It is there whole or not at
+all, and its name holds its checksum: one that a disk or a hand has changed is named, and the
+process that leads sets it aside and has its rows made again. Parts are joined when they are many.
+What stages leave besides lies in `files`. A second process that leads a run on the same folder is
+refused; others may read meanwhile.
 """
 
-import fcntl
 import io
 import json
+import os
 import uuid
 import warnings
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import polars
 
+from avatar_v.base.locks import exclusive
 from avatar_v.base.paths import whole_file
 from avatar_v.base.words import counted
 from avatar_v_data.curation.stages import FAILED, Result
@@ -32,8 +33,13 @@ LARGEST_PART = 2_000
 """Rows of a joined part that is joined no more, at least."""
 MOST_LOADED = 64
 """Parts that are held in memory."""
-OWN = ("key", "recording", FAILED, "seconds")
-"""Columns that are not of the result."""
+SCHEMA = {
+    "key": polars.String,
+    "recording": polars.String,
+    FAILED: polars.String,
+    "seconds": polars.Float64,
+    "result": polars.String,
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Row:
 
 
 class CurationStore:
-    """Results below ``folder``, which is made. Reading needs no lead."""
+    """Results below ``folder``, which is made. Reading needs no lock."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -57,22 +63,26 @@ class CurationStore:
         self.files.mkdir(parents=True, exist_ok=True)
         self._results.mkdir(exist_ok=True)
         self._load = lru_cache(MOST_LOADED)(_by_key)
+        self._is_locked = False
 
     @contextmanager
-    def led(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Inside, this process alone writes. ValueError where another does."""
-        with (self.folder / "lead").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ValueError(f"{self.folder}: another process works on this run") from error
+        taken = f"{self.folder}: another process works on this run"
+        lock = exclusive(self.folder / "lock", taken)
+        try:
             for partial in self.files.glob(".*.tmp"):  # of workers that were killed
                 partial.unlink()
+            self._is_locked = True
+            self._look_again()
             yield
+        finally:
+            self._is_locked = False
+            os.close(lock)
 
     @cached_property
     def _places(self) -> dict[str, Path]:
-        """The part that holds each key, of parts that are whole; others are set aside."""
+        """The part that holds each key, of parts that are whole; the leader sets others aside."""
         places, damaged = {}, []
         for path in sorted(self._results.glob("*/*.parquet")):
             try:
@@ -81,11 +91,13 @@ class CurationStore:
                 continue
             except ValueError as error:
                 damaged.append(str(error))
-                path.rename(path.with_suffix(".damaged"))
+                if self._is_locked:
+                    path.rename(path.with_suffix(".damaged"))
                 continue
             places.update(dict.fromkeys(keys, path))
         if damaged:
-            words = f"{counted(len(damaged), 'part')} of results made again, since {damaged[0]}"
+            lost = "made again" if self._is_locked else "missing until curate goes on"
+            words = f"{counted(len(damaged), 'part')} of results {lost}, since {damaged[0]}"
             warnings.warn(words, stacklevel=2)
         return places
 
@@ -95,25 +107,28 @@ class CurationStore:
 
     def result(self, key: str) -> Result:
         """A finished result. One that a stage refused to give has the reason under `FAILED`."""
-        return _result(self._load(self._places[key])[key])
+        while True:
+            try:
+                return json.loads(self._load(self._places[key])[key])
+            except FileNotFoundError:  # joined with others just now
+                self._look_again()
 
     def results(self, stage: str) -> dict[str, Result]:
         """All finished results of a stage, by their keys."""
-        paths = {path for path in self._places.values() if path.parent.name == stage}
-        rows = [row for path in sorted(paths) for row in _read(path).to_dicts()]
-        return {row["key"]: _result(row) for row in rows}
+        rows = self._columns(stage, ["key", "result"]).iter_rows()
+        return {key: json.loads(text) for key, text in rows}
+
+    def failures(self, stage: str) -> dict[str, str]:
+        """The reasons of those that failed, by their keys."""
+        columns = self._columns(stage, ["key", FAILED])
+        return dict(columns.filter(polars.col(FAILED).is_not_null()).iter_rows())
 
     def costs(self, stage: str, keys: Collection[str]) -> tuple[int, int, float]:
         """How many of a stage's results are there, how many of these failed, and the seconds that
         they took."""
-        paths = {path for path in self._places.values() if path.parent.name == stage}
-        columns = ["key", FAILED, "seconds"]
-        parts = [_read(path, columns) for path in sorted(paths) if path.is_file()]
-        if not parts:
-            return 0, 0, 0.0
-        whole = polars.concat(parts).unique("key").filter(polars.col("key").is_in(list(keys)))
-        failed = len(whole) - whole[FAILED].null_count()
-        return len(whole), failed, float(whole["seconds"].sum())
+        columns = self._columns(stage, ["key", FAILED, "seconds"])
+        own = columns.filter(polars.col("key").is_in(list(keys)))
+        return len(own), len(own) - own[FAILED].null_count(), float(own["seconds"].sum())
 
     def commit(self, rows: Sequence[Row]) -> None:
         """Keep results: a part for each stage. Twice the same is no harm."""
@@ -121,7 +136,7 @@ class CurationStore:
         for row in rows:
             by_stage.setdefault(row.stage, []).append(row)
         for stage, own in by_stage.items():
-            path = self._write(stage, _frame([_columns(row) for row in own]))
+            path = self._write(stage, _frame(own))
             self._places.update(dict.fromkeys([row.key for row in own], path))
             parts = [p for p in (self._results / stage).glob("*.parquet") if _is_small(p)]
             if len(parts) >= MOST_PARTS:
@@ -136,15 +151,28 @@ class CurationStore:
                 if len(kept):
                     self._write(path.parent.name, kept)
                 path.unlink()
+        self._look_again()
+
+    def _columns(self, stage: str, names: list[str]) -> polars.DataFrame:
+        """Some columns of all results of a stage, each once."""
+        while True:
+            paths = {path for path in self._places.values() if path.parent.name == stage}
+            try:
+                parts = [_read(path, names) for path in sorted(paths)]
+            except FileNotFoundError:  # joined with others just now
+                self._look_again()
+                continue
+            empty = polars.DataFrame(schema={name: SCHEMA[name] for name in names})
+            return polars.concat([empty, *parts]).unique("key", maintain_order=True)
+
+    def _look_again(self) -> None:
         self.__dict__.pop("_places", None)
 
     def _join(self, stage: str, parts: Sequence[Path]) -> None:
         """A new part with the rows of those, which go."""
-        rows: dict[str, dict[str, Any]] = {}
-        for part in sorted(parts):
-            rows |= _by_key(part)
-        path = self._write(stage, _frame(list(rows.values())), joined=len(rows) >= LARGEST_PART)
-        self._places.update(dict.fromkeys(rows, path))
+        rows = polars.concat(map(_read, sorted(parts))).unique("key", maintain_order=True)
+        path = self._write(stage, rows, joined=len(rows) >= LARGEST_PART)
+        self._places.update(dict.fromkeys(rows["key"], path))
         for part in parts:
             part.unlink()
 
@@ -161,38 +189,25 @@ class CurationStore:
 
 
 def unkept(result: Result) -> str:
-    """Why a result cannot be kept, "" where it can: JSON's values and finite numbers can, where the
-    rows of a list have the same fields."""
+    """Why a result cannot be kept, "" where it can: what JSON gives back as it was can."""
     try:
-        json.dumps(result, allow_nan=False)
-        if _result(_frame([_columns(Row("", "", "", result))]).to_dicts()[0]) != result:
-            return "its rows have different fields"
-    except (TypeError, ValueError, OverflowError, polars.exceptions.PolarsError) as error:
+        text = json.dumps(result, allow_nan=False)
+    except (TypeError, ValueError, OverflowError) as error:
         return str(error)
-    return ""
+    return "" if json.loads(text) == result else "it is another one as JSON"
 
 
-def _columns(row: Row) -> dict[str, Any]:
-    fields = {} if FAILED in row.result else row.result
-    own = (row.key, row.recording, row.result.get(FAILED), round(row.seconds, 4))
-    return {**dict(zip(OWN, own, strict=True)), **fields}
+def _frame(rows: Sequence[Row]) -> polars.DataFrame:
+    values = [
+        (row.key, row.recording, row.result.get(FAILED), round(row.seconds, 4),
+         json.dumps(row.result))
+        for row in rows
+    ]  # fmt: skip
+    return polars.DataFrame(values, schema=SCHEMA, orient="row")
 
 
-def _frame(rows: Sequence[Mapping[str, Any]]) -> polars.DataFrame:
-    types = {"key": polars.String, "recording": polars.String, FAILED: polars.String}
-    return polars.DataFrame(
-        rows, schema_overrides=types, infer_schema_length=None, strict=False, orient="row"
-    )
-
-
-def _result(row: Mapping[str, Any]) -> Result:
-    if row[FAILED] is not None:
-        return {FAILED: row[FAILED]}
-    return {name: value for name, value in row.items() if name not in OWN}
-
-
-def _by_key(path: Path) -> dict[str, dict[str, Any]]:
-    return {row["key"]: row for row in _read(path).to_dicts()}
+def _by_key(path: Path) -> dict[str, str]:
+    return dict(_read(path, ["key", "result"]).iter_rows())
 
 
 def _read(path: Path, columns: list[str] | None = None) -> polars.DataFrame:
@@ -200,6 +215,8 @@ def _read(path: Path, columns: list[str] | None = None) -> polars.DataFrame:
     data = path.read_bytes()
     if f"{zlib.crc32(data):08x}" != path.stem.rpartition("-")[2]:
         raise ValueError(f"{path} is not as it was written (checksum)")
+    if polars.read_parquet_schema(io.BytesIO(data)) != SCHEMA:
+        raise ValueError(f"{path} is of another version")
     return polars.read_parquet(io.BytesIO(data), columns=columns)
 
 

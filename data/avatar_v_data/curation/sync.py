@@ -1,9 +1,11 @@
 """Do lips and sound belong together, and how far are they apart?"""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import UInt8
@@ -15,13 +17,23 @@ from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v_data.curation.heads import Boxes, boxes_between, head
-from avatar_v_data.curation.stages import Clip, Frames, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import (
+    Clip,
+    ClipScores,
+    Frames,
+    Reader,
+    Reads,
+    Result,
+    Seen,
+    Stage,
+)
 
 WORLD = "world"
 SIDE = 64
 """Pixels that the world's critic reads."""
 PART = 40
 """Frames of a part whose offset is measured alone, at least."""
+CONFIDENCE = "sync_confidence"
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,9 @@ class SyncStage(Stage):
             return SyncNet.load(self.critic).hash()  # its error says where to get the file
         return hash_files([Path(self.critic)])
 
+    def begin(self, seen: Seen) -> Reader:
+        return ClipScores(lambda clip: self.score(clip, seen))
+
     def score(self, clip: Clip, seen: Seen) -> Result:
         faces = self._faces(clip.stacked(), clip.start, seen.results["faces"]["boxes"])
         return _row(_critic(self.critic), faces, clip.sound(seen.audio))
@@ -59,6 +74,14 @@ class SyncStage(Stage):
         return CropPlan(boxes, *frames.shape[2:])(frames, 0)
 
 
+def sound_late(row: Mapping[str, Any], sure: float | None) -> int:
+    """Frames by which a clip's sound is late; 0 where sync says nothing, or with less confidence
+    than ``sure``, None: always."""
+    if sure is None or row.get(CONFIDENCE, -math.inf) < sure:
+        return 0
+    return -row["sync_offset"]
+
+
 def _row(critic: SyncCritic, pictures: Frames, sound: Waveform) -> Result:
     table = distance_table(*embed_clip(critic, pictures, sound))
     parts = torch.tensor_split(table, max(len(table) // PART, 1))
@@ -66,7 +89,7 @@ def _row(critic: SyncCritic, pictures: Frames, sound: Waveform) -> Result:
     offsets = [score.offset for score in of_parts]
     return {
         "sync_offset": whole.offset,
-        "sync_confidence": round(whole.confidence, 4),
+        CONFIDENCE: round(whole.confidence, 4),
         "sync_drift": max(offsets) - min(offsets),
     }
 

@@ -1,6 +1,6 @@
 """All clips of a run as rows: what the stages say of each, and who it shows where."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.people import group_backgrounds, group_faces
 from avatar_v_data.curation.plan import Grouping
 from avatar_v_data.curation.reconcile import CurationTask
-from avatar_v_data.curation.stages import FAILED, Result, seconds
+from avatar_v_data.curation.stages import Result, seconds
 from avatar_v_data.curation.store import CurationStore
 
 HIDDEN = ("thumbnail", "background", "face", "loudness")
@@ -28,22 +28,27 @@ class CurationResults:
     unfinished: list[str] = field(default_factory=list)
 
 
-def collect(tasks: Sequence[CurationTask], store: CurationStore) -> CurationResults:
-    """The clips of all recordings whose stages are done."""
-    found = CurationResults()
-    kept = {name: store.results(name) for name in {task.stage.name for task in tasks}}
+def collect(
+    tasks: Sequence[CurationTask], store: CurationStore, stages: Collection[str] = ()
+) -> CurationResults:
+    """The clips of all recordings whose stages are done. ``stages``: whose columns, shots and clips
+    among them; none: of all."""
+    found, finished = CurationResults(), store.finished()
+    names = {task.stage.name for task in tasks}
+    failures = {name: store.failures(name) for name in names}
+    kept = {name: store.results(name) for name in names.intersection(stages or names)}
     by_recording: dict[str, list[CurationTask]] = {}
     for task in tasks:
         by_recording.setdefault(task.recording.name, []).append(task)
     for name, own in by_recording.items():
-        if any(task.key not in kept[task.stage.name] for task in own):
+        if any(task.key not in finished for task in own):
             found.unfinished.append(name)
             continue
-        results = {task.stage.name: kept[task.stage.name][task.key] for task in own}
-        reasons = [result[FAILED] for result in results.values() if FAILED in result]
+        reasons = [failures[t.stage.name][t.key] for t in own if t.key in failures[t.stage.name]]
         if reasons:
             found.failed[name] = reasons[0]
             continue
+        results = {t.stage.name: kept[t.stage.name][t.key] for t in own if t.stage.name in kept}
         found.footage_s += seconds(results["shots"]["num_frames"])
         found.shots[name] = results["shots"]["shots"]
         found.clips += _rows(name, results)
@@ -83,14 +88,14 @@ def clip_name(clip: Mapping[str, Any]) -> str:
 
 def _rows(name: str, results: Mapping[str, Result]) -> list[dict[str, Any]]:
     """The columns of all stages that have some of each clip."""
-    loudness = results["speech"]["loudness"]
     rows = []
     for number, clip in enumerate(results["clips"]["clips"]):
         row: dict[str, Any] = {"file": name}
         for result in results.values():
             row |= result["clips"][number] if "clips" in result else {}
         row["seconds"] = seconds(clip["stop"] - clip["start"])
-        row["loudness"] = loudness[clip["start"] : clip["stop"]]
+        if "speech" in results:
+            row["loudness"] = results["speech"]["loudness"][clip["start"] : clip["stop"]]
         if "sync_offset" in row:
             row["sync_shift"] = abs(row["sync_offset"])
         rows.append(row)

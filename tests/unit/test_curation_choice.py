@@ -1,0 +1,134 @@
+"""From a run's results to shards: what a tier takes, moves and drops, with stages that are told."""
+
+import json
+from dataclasses import dataclass, make_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from avatar_v.shards.loader import read_clip, read_folder
+from avatar_v.shards.schema import to_int16
+from avatar_v.types import SAMPLES_PER_FRAME
+from avatar_v_data.curation import run
+from avatar_v_data.curation.plan import CurationPlan, Limit
+from avatar_v_data.curation.reconcile import desired
+from avatar_v_data.curation.run import Curated, choose, perform_all
+from avatar_v_data.curation.samples import SampleStage
+from avatar_v_data.curation.stages import FootageRecording, Reader, Seen, Stage
+from clip_files import clip_file
+
+LENGTH = 5
+"""Frames of a clip."""
+OFFSETS = (-1, 0, -2)
+"""Of the three clips; of the last nobody is sure."""
+LOOKS = {"sharpness": 1.0, "background": [None], "thumbnail": [0, 0, 0], "face": [1.0, 0.0]}
+
+
+@dataclass(frozen=True)
+class Told(Stage):
+    """Says of every recording what it is made with."""
+
+    says: Any = None
+
+    def begin(self, seen: Seen) -> Reader:
+        return Reader(self.says)
+
+
+def told(name: str, **says: Any) -> Stage:
+    own = {"name": name, "version": 1, "reads": "file"}
+    return make_dataclass(name, [], bases=(Told,), namespace=own, frozen=True)(says)
+
+
+def spans() -> list[dict[str, Any]]:
+    return [{"start": LENGTH * n, "stop": LENGTH * (n + 1), **LOOKS} for n in range(3)]
+
+
+SYNC = [
+    {"sync_offset": offset, "sync_confidence": sure}
+    for offset, sure in zip(OFFSETS, (5.0, 4.0, 1.0), strict=True)
+]
+SAMPLES = SampleStage(LENGTH, 8, face_crop=False, sure=3.0)
+PLAN = CurationPlan(
+    (
+        told("probe"), told("shots", num_frames=15, shots=[[0, 15]]),
+        told("speech", loudness=[0.0] * 15), told("clips", clips=spans()),
+        told("sync", clips=SYNC), SAMPLES,
+    ),
+    limits={"a2v": {"sync_confidence": Limit(min=3.0)}, "t2v": {"sharpness": Limit(min=0.0)}},
+)  # fmt: skip
+
+
+@pytest.fixture
+def curated(tmp_path: Path) -> Curated:
+    """One recording, whose name is not its path, and whose second clip is silent."""
+    draw = torch.Generator().manual_seed(0)
+    video = torch.randint(0, 255, (15, 3, 16, 16), generator=draw, dtype=torch.uint8)
+    sound = torch.rand(15 * SAMPLES_PER_FRAME, generator=draw)
+    sound[LENGTH * SAMPLES_PER_FRAME : 2 * LENGTH * SAMPLES_PER_FRAME] = 0
+    (tmp_path / "in").mkdir()
+    path = clip_file(tmp_path / "in" / "a\tb.mkv", video, sound)
+    tasks = desired(PLAN, [FootageRecording.of(Path(path), "a b.mkv")])
+    whole = Curated(tmp_path / "run", tmp_path / "in", PLAN, tuple(tasks))
+    perform_all(PLAN, tasks, whole.store, 1, None, lambda done, num: None)
+    return whole
+
+
+def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
+    curated: Curated, tmp_path: Path
+) -> None:
+    _, (a2v, t2v) = choose(curated, tmp_path / "out")
+    assert (a2v.num_samples, t2v.num_samples) == (1, 2)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    row = {"file": "a b.mkv", "frames": "5-9", "reason": "the audio is silent"}
+    assert report["dropped"] == {"a2v": [row], "t2v": [row]}
+    assert (tmp_path / "out" / "t2v" / "t2v-000000.tar").is_file()
+    rows = [json.loads(line) for line in (tmp_path / "out" / "t2v.jsonl").open()]
+    assert [row["sound_late"] for row in rows] == [1, 0, 0], "as far as samples were sure"
+    first, last = (read_clip(clip).audio for clip in read_folder(tmp_path / "out" / "t2v"))
+    sound = Seen(curated.tasks[0].recording).audio
+    (start, stop), samples = (1, LENGTH + 1), SAMPLES_PER_FRAME
+    assert torch.equal(first, to_int16(sound[start * samples : stop * samples]))
+    assert torch.equal(last, to_int16(sound[2 * LENGTH * samples :]))
+    assert len(list((tmp_path / "out" / "watch").glob("*.mp4"))) == 3, "by its path"
+    without = replace(PLAN, stages=PLAN.stages[:-1])
+    assert (without.sure("a2v"), without.sure("t2v")) == (3.0, None)
+
+
+@pytest.mark.parametrize("sure", [None, 4.0])
+def test_a_tier_that_takes_what_samples_leave_late_is_refused(sure: float | None) -> None:
+    with pytest.raises(ValueError, match=r"a2v: sync_confidence >= 3 takes clips whose late sound"):
+        replace(PLAN, stages=(*PLAN.stages[:-1], replace(SAMPLES, sure=sure)))
+
+
+def test_an_interrupt_leaves_no_shards_and_the_same_call_does_it_all(
+    curated: Curated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = run.write_shards
+
+    def stopped(out: Path, name: str, *rest: Any, **words: Any) -> None:
+        true(out, name, *rest, **words)
+        if name == "t2v":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "write_shards", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        choose(curated, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*2v*/"))
+    monkeypatch.undo()
+    choose(curated, tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("*2v/*.tar"))) == 2
+
+
+@pytest.mark.parametrize("ending", [".tar", ".index.json"])
+def test_samples_whose_file_is_lost_are_made_again(
+    curated: Curated, tmp_path: Path, ending: str
+) -> None:
+    (path,) = curated.store.files.glob(f"*{ending}")
+    before = path.read_bytes()
+    path.unlink()
+    with pytest.raises(ValueError, match=r"1 recording not finished, a b\.mkv first"):
+        choose(curated, tmp_path / "out")
+    perform_all(PLAN, curated.tasks, curated.store, 1, None, lambda done, num: None)
+    assert path.read_bytes() == before
