@@ -85,7 +85,8 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         "apart, or the manifest's column (default: the manifest's column, or each file)",
     )
     parser.add_argument(
-        "--manifest", help="a .csv or .jsonl of file, person, scene, caption, split; only its files"
+        "--manifest",
+        help="a .csv or .jsonl of file, person, scene, caption, split, licence, consent; only its files",
     )
     parser.add_argument(
         "--validation",
