@@ -86,7 +86,8 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--manifest",
-        help="a .csv or .jsonl of file, person, scene, caption, split, licence, consent; only its files",
+        help="a .csv or .jsonl of file, person, scene, caption, split, licence, consent; its files "
+        "alone",
     )
     parser.add_argument(
         "--validation",
