@@ -1,8 +1,9 @@
 """avatar-v-data: the front end of the commands that make shards. Its imports are light.
 
 `avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. Of
-raw footage `curate` scores the clips and `select` makes shards; `footage` draws some. The contract
-of a shard, and the tools for every shard, are in `avatar_v.shards` (`avatar-v shards`).
+raw footage `curate` scores the clips and `select` makes shards; `footage` draws some. `revoke`
+removes a person. The contract of a shard, and the tools for every shard, are in `avatar_v.shards`
+(`avatar-v shards`).
 
 A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` shows where.
 """
@@ -20,6 +21,7 @@ from avatar_v.base.options import at_once, parsed
 from avatar_v.base.progress import progress_bar, results_console
 from avatar_v.base.words import counted, notice
 from avatar_v.cli import guarded
+from avatar_v_data import revoke_cli
 from avatar_v_data.world_settings import WorldSettings
 
 DEFAULT_NUM_FRAMES = 101  # 26 latents, 4.04 s
@@ -41,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_status(commands.add_parser("status", help="how far a run of curate has come"))
     _add_deploy(commands.add_parser("deploy", help="write a plan as a job of a cluster"))
     _add_select(commands.add_parser("select", help="shards of clips that curate found"))
+    revoke_cli.add_options(commands.add_parser("revoke", help="remove a person who withdraws"))
     _add_footage(commands.add_parser("footage", help="draw raw footage of the embedded world"))
     return parser
 
@@ -61,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         "status": _status,
         "deploy": _deploy,
         "select": _select,
+        "revoke": revoke_cli.run,
         "footage": _footage,
     }
     return commands[args.command](args)
@@ -81,7 +85,9 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         "apart, or the manifest's column (default: the manifest's column, or each file)",
     )
     parser.add_argument(
-        "--manifest", help="a .csv or .jsonl of file, person, scene, caption, split; only its files"
+        "--manifest",
+        help="a .csv or .jsonl of file, person, scene, caption, split, licence, consent; its files "
+        "alone",
     )
     parser.add_argument(
         "--validation",

@@ -1,4 +1,5 @@
-"""Which files an import reads, and what is known of each: person, scene, caption and split.
+"""Which files an import reads, and what is known of each: person, scene, caption, split, licence
+and consent.
 
 A manifest (CSV with a header, or JSON lines) may say all of it, of whole files or of parts of them,
 as `avatar-v-data select` writes it; without one every file in and below the folder is taken.
@@ -23,7 +24,7 @@ from avatar_v.faces.dlib_face import SAME_PERSON
 
 PersonRule = Literal["file", "folder", "face", "manifest"]
 NUMBERS = ("start", "stop", "sound_late")
-COLUMNS = ("file", "person", "scene", "caption", "split", *NUMBERS)
+COLUMNS = ("file", "person", "scene", "caption", "split", "licence", "consent", *NUMBERS)
 SPLITS = ("train", "validation")
 NOT_MEDIA = {".txt", ".json", ".jsonl", ".md", ".csv"}
 MAX_CAPTION = 1 << 16  # bytes
@@ -42,6 +43,8 @@ class ImportPart:
     start: int = 0
     stop: int | None = None  # None: to the end
     sound_late: int = 0  # frames by which the file's sound is late
+    licence: str = ""  # of this part; "": what is said of all
+    consent: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,8 @@ def _source(
             int(row.get("start") or 0),
             int(row["stop"]) if row.get("stop") else None,
             int(row.get("sound_late") or 0),
+            row.get("licence") or "",
+            row.get("consent") or "",
         )
         for row in rows
     ]

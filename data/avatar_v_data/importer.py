@@ -220,8 +220,9 @@ def _assemble(
                 files.append(source.name)
             if split_of.setdefault(person, part.split) != part.split:
                 raise ValueError(f"{person} is in train and in validation: {', '.join(files)}")
-            words = person, part.scene, part.caption, settings.licence, settings.consent
-            named.append(Named(sample, *words))
+            licence = part.licence or settings.licence
+            consent = part.consent or settings.consent
+            named.append(Named(sample, person, part.scene, part.caption, licence, consent))
     if settings.validation and named:
         report.splits = split_persons(report.persons, settings.validation, settings.seed)
     elif any(split_of.values()):

@@ -202,21 +202,21 @@ def test_a_manifest_says_person_scene_caption_and_split(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "in", "a/1.mp4", "a/2.mp4", "b.mp4", "c.mp4")
     table = tmp_path / "clips.csv"
     table.write_text(
-        "file,person,scene,caption,split\n"
-        "b.mp4,Bo,,,validation\n"
-        'a/1.mp4,Ann,kitchen,"says hello, twice",train\na/2.mp4,Ann,,,\n'
+        "file,person,scene,caption,split,licence,consent\n"
+        "b.mp4,Bo,,,validation,,\n"
+        'a/1.mp4,Ann,kitchen,"says hello, twice",train,CC0-1.0,form 7\na/2.mp4,Ann,,,,,\n'
     )
     lines = tmp_path / "clips.jsonl"
     rows = csv.DictReader(table.read_text().splitlines())
     lines.write_text("\n".join(json.dumps(row) for row in rows))
     for manifest in (table, lines):
         out = tmp_path / f"from_{manifest.name}"
-        words = ("--manifest", str(manifest), *SMALL)
+        words = ("--manifest", str(manifest), "--licence", "MIT", *SMALL)
         assert run("import", str(folder), "--out", str(out), *words) == 0
         train = [read_clip(clip).meta for clip in read_folder(out / "train")]
-        assert {(m.person, m.scene, m.text) for m in train} == {
-            ("Ann", "kitchen", "says hello, twice"),
-            ("Ann", "a/2.mp4", ""),
+        assert {(m.person, m.scene, m.text, m.licence, m.consent) for m in train} == {
+            ("Ann", "kitchen", "says hello, twice", "CC0-1.0", "form 7"),
+            ("Ann", "a/2.mp4", "", "MIT", "unknown"),
         }
         assert {clip.person for clip in read_folder(out / "validation")} == {"Bo"}
         report = json.loads((out / importer.REPORT_FILE).read_text())

@@ -27,6 +27,8 @@ from avatar_v.base.paths import whole_file
 from avatar_v.base.words import counted
 from avatar_v_data.curation.stages import FAILED, Result
 
+RESULTS = "results"
+"""The folder of the parts of a run."""
 MOST_PARTS = 32
 """Of a stage, before they are joined."""
 LARGEST_PART = 2_000
@@ -59,7 +61,7 @@ class CurationStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.files = self.folder / "files"
-        self._results = self.folder / "results"
+        self._results = self.folder / RESULTS
         self.files.mkdir(parents=True, exist_ok=True)
         self._results.mkdir(exist_ok=True)
         self._load = lru_cache(MOST_LOADED)(_by_key)
@@ -142,11 +144,36 @@ class CurationStore:
             if len(parts) >= MOST_PARTS:
                 self._join(stage, parts)
 
+    def recordings(self) -> set[str]:
+        """Those of which anything is known."""
+        paths = set(self._places.values())
+        return {name for path in paths for name in _read(path, ["recording"])["recording"]}
+
+    def of_recordings(self, stage: str) -> list[tuple[str, Result]]:
+        """The finished results of a stage, by their recordings."""
+        rows = self._columns(stage, ["key", "recording", "result"]).iter_rows()
+        return [(recording, json.loads(text)) for _, recording, text in rows]
+
     def forget_failures(self) -> None:
-        """Let what failed, and what depends on it, be made again."""
+        """Let what failed, and what depends on it, be made again. Inside `locked`."""
+        self._keep(polars.col(FAILED).is_null())
+
+    def forget_recordings(self, names: Collection[str]) -> None:
+        """Nothing is known of these any more, nor left of their files. ValueError while another
+        process works on the run."""
+        with self.locked():
+            for path in set(self._places.values()):
+                rows = _read(path, ["key", "recording"])
+                own = rows.filter(polars.col("recording").is_in(list(names)))
+                for file in (f for key in own["key"] for f in self.files.glob(f"{key}.*")):
+                    file.unlink()
+            self._keep(~polars.col("recording").is_in(list(names)))
+
+    def _keep(self, rows: polars.Expr) -> None:
+        """Of all results those, and no others."""
         for path in set(self._places.values()):
             whole = _read(path)
-            kept = whole.filter(polars.col(FAILED).is_null())
+            kept = whole.filter(rows)
             if len(kept) < len(whole):
                 if len(kept):
                     self._write(path.parent.name, kept)

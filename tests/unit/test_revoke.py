@@ -1,0 +1,146 @@
+"""avatar-v-data revoke: all that is there of a person is found, what can be goes, nothing else."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import polars
+import pytest
+
+from avatar_v.safety.consent import FILMED, SUFFIX, Consent, save_consent
+from avatar_v.shards.folder import read_indexes
+from avatar_v.shards.pairs import encode_pair
+from avatar_v.shards.writer import write_shard
+from avatar_v_data import cli
+from avatar_v_data.curation.store import CurationStore, Row
+from tiny_run import make_clip, make_pair
+
+ADA, GRACE = "Ada Example", "Grace Example"
+FACE, OTHER = np.eye(128)[0], np.eye(128)[1]
+
+
+def clip(index: int, person: str, source: str):
+    sample = make_clip(index)
+    return dataclasses.replace(
+        sample, meta=dataclasses.replace(sample.meta, person=person, source=source)
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Two persons in all that the library writes. The engine knows them by numbers."""
+    shards = tmp_path / "shards"
+    mixed = [clip(i, ADA if i % 2 else GRACE, f"{'ag'[i % 2 == 0]}{i}.mp4") for i in range(4)]
+    write_shard(shards / "train" / "clips-000000.tar", mixed)
+    write_shard(shards / "train" / "clips-000001.tar", [clip(5, ADA, "a5.mp4")])
+    write_shard(shards / "other" / "clips-000000.tar", [clip(6, GRACE, "g6.mp4")])
+    pairs = [
+        dataclasses.replace(make_pair(i), clip=clip(i, person, f"{i}.mp4"))
+        for i, person in ((7, ADA), (8, GRACE))
+    ]
+    write_shard(shards / "pairs" / "pairs-000000.tar", map(encode_pair, pairs))
+
+    store = CurationStore(tmp_path / "curated")
+    for name, face in (("film/one.mp4", FACE), ("film/two.mp4", OTHER)):
+        key = hashlib.sha256(name.encode()).hexdigest()[:32]
+        clips = [{"start": 0, "stop": 100}]
+        store.commit([
+            Row("clips", f"c{key}", name, {"clips": clips}),
+            Row("person", f"p{key}", name, {"clips": [{"face": list(face * 0.999)}]}),
+        ])  # fmt: skip
+        (store.files / f"p{key}.tar").write_bytes(b"samples")
+    rows = [
+        {"file": "film/one.mp4", "start": 0, "stop": 100, "person": "person-00007"},
+        {"file": "film/two.mp4", "start": 0, "stop": 100, "person": "person-00008"},
+    ]
+    chosen = tmp_path / "curated" / "selected"
+    chosen.mkdir()
+    polars.DataFrame(rows).write_parquet(chosen / "clips.parquet")
+    edges = {"one": ["film/one.mp4:0-100", "x"], "other": ["film/three.mp4:5-9", "y"]}
+    polars.DataFrame(edges).write_parquet(chosen / "graph.parquet")
+    (chosen / "a2v.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "own.csv").write_text(f"file,person\na5.mp4,{ADA}\ng6.mp4,{GRACE}\n")
+    for name in ("film/one.mp4", "film/two.mp4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"film")
+
+    for name, face in ((ADA, FACE), (GRACE, OTHER)):
+        consent = Consent(1, name, "2026-11-01", "2127-01-01", "", "", None, "", FILMED, "",
+                          tuple(1.4 * face))  # fmt: skip
+        save_consent(tmp_path / f"{name.split()[0].lower()}{SUFFIX}", consent)
+    for run, train, start in (
+        ("first", "shards/train", None),
+        ("second", "shards/other", "runs/first/weights"),
+        ("third", "shards/other", None),
+    ):
+        folder = tmp_path / "runs" / run
+        (folder / "weights").mkdir(parents=True)
+        values = {"data": {"init_args": {"train": train}}, "model": {"init_from": start}}
+        (folder / "recipe.yaml").write_text(json.dumps(values))
+    (tmp_path / "talk.json").write_text(json.dumps({"consented": {"person": ADA}}))
+    (tmp_path / "notes.md").write_text(f"We thank {ADA}.\n")
+    return tmp_path
+
+
+def bytes_of(place: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(place)): p.read_bytes() for p in place.rglob("*") if p.is_file()}
+
+
+def test_nothing_is_changed_without_apply(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = bytes_of(place)
+    assert cli.main(["revoke", str(place), "--record", str(place / f"ada{SUFFIX}")]) == 1
+    assert bytes_of(place) == before
+    said = capsys.readouterr().out
+    for words in ("train/clips-000000.tar: 2 of 4 clips", "clips-000001.tar: 1 of 1 clip",
+                  "pairs-000000.tar: 1 of 2 clips", "clips.parquet: 1 of 2 rows",
+                  "graph.parquet: 1 of 2 rows", "a2v.jsonl: 1 of 2 lines", "own.csv: 1 of 2 lines",
+                  "curated: results of 1 recording", f"ada{SUFFIX}: a record of consent",
+                  "film/one.mp4: a recording", "runs/first: weights that were trained",
+                  "runs/second: weights that begin", "talk.json: the record of a video",
+                  "notes.md: says the name", "--apply removes 9 things"):  # fmt: skip
+        assert words in said, words
+    assert "two.mp4" not in said
+    assert "third" not in said
+
+
+def test_what_can_be_removed_is_gone_and_the_others_stay(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["revoke", str(place), "--record", str(place / f"ada{SUFFIX}"), "--apply"]
+    assert cli.main(words) == 1  # weights and recordings are left
+    persons = [c.person for index in read_indexes(place / "shards") for c in index.clips]
+    assert persons == [GRACE] * 4
+    assert not (place / "shards" / "train" / "clips-000001.tar").exists()
+    store = CurationStore(place / "curated")
+    assert store.recordings() == {"film/two.mp4"}
+    assert len(list(store.files.iterdir())) == 1
+    kept = polars.read_parquet(place / "curated" / "selected" / "clips.parquet")
+    assert kept["person"].to_list() == ["person-00008"]
+    assert (place / "own.csv").read_text().splitlines() == ["file,person", f"g6.mp4,{GRACE}"]
+    assert not (place / f"ada{SUFFIX}").exists()
+    assert (place / f"grace{SUFFIX}").exists()
+    left = [name for name, data in bytes_of(place).items() if ADA.encode() in data]
+    assert sorted(left) == ["notes.md", "talk.json"]
+
+    said = capsys.readouterr().out
+    assert "runs/first: weights that were trained" in said
+    assert "film/one.mp4: a recording" in said
+    for path in ("notes.md", "talk.json"):
+        (place / path).unlink()
+    assert cli.main(["revoke", str(place), "--person", ADA]) == 0
+    assert "nothing found" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["."], "name the person"), (["nowhere", "--person", "x"], "no such folder")],
+)
+def test_bad_words_are_one_line(
+    words: list[str], said: str, place: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(place)
+    assert cli.main(["revoke", *words]) == 2
+    assert said in capsys.readouterr().err
