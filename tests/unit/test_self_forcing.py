@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from avatar_v.models.base import hash_folder
 from avatar_v.models.causal import as_causal
 from avatar_v.models.config import Streaming
+from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import add_factors, merged
 from avatar_v.objectives.distribution_matching import Matching
 from avatar_v.objectives.matching import FAKE, REAL
@@ -178,24 +180,44 @@ def test_blocks_train_the_student_with_every_switch(folders: dict[str, str]) -> 
         stage_of(folders, streaming=ALL)
 
 
-def test_student_and_fake_score_are_factors_on_the_real_score(
-    folders: dict[str, str], tmp_path: Path
-) -> None:
-    """The student begins as 4d's adapter; the base is the real score and never moves."""
+@pytest.fixture(scope="module")
+def factored(folders: dict[str, str]) -> AvatarDiT:
+    """What 4d with factors leaves."""
     base, _ = load_pipeline(folders["scores"])
-    factored = as_causal(base, block=2, window=2)
-    add_factors(factored, rank=4, alpha=2.0, seed=3)
-    for name, p in factored.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(p, std=0.1)
+    network = as_causal(base, block=2, window=2)
+    add_factors(network, rank=4, alpha=2.0, seed=3)
+    with_factors(network)
+    return network
+
+
+@pytest.fixture(scope="module")
+def adapter(
+    folders: dict[str, str], factored: AvatarDiT, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    folder = tmp_path_factory.mktemp("adapter")
     about = AdapterCard(
         "dit", Card("tiny"), folders["scores"], hash_folder(f"{folders['scores']}/dit")
     )
-    save_adapter(tmp_path / "adapter", factored, about)
-    stage = stage_of(
-        folders, student=CausalStudent(str(tmp_path / "adapter"), SEEN, "blocks"),
-        trainable=Trainable("lora", lora_rank=4, lora_alpha=2.0),
-    )  # fmt: skip
+    save_adapter(folder / "adapter", factored, about)
+    return str(folder / "adapter")
+
+
+def with_factors(network: AvatarDiT, role: str = "") -> None:
+    """Let the factors of ``role`` change something."""
+    draw = torch.Generator().manual_seed(4)
+    for name, p in network.named_parameters():
+        if f"lora_B.{role}" in name:
+            torch.nn.init.normal_(p, std=0.1, generator=draw)
+
+
+OF_FACTORS = Trainable("lora", lora_rank=4, lora_alpha=2.0)
+
+
+def test_student_and_fake_score_are_factors_on_the_real_score(
+    folders: dict[str, str], factored: AvatarDiT, adapter: str
+) -> None:
+    """The student begins as 4d's adapter; the base is the real score and never moves."""
+    stage = stage_of(folders, student=CausalStudent(adapter, SEEN, "blocks"), trainable=OF_FACTORS)
     x, t = torch.randn(1, LENGTH, 16, 4, 4), torch.full((1, LENGTH), 0.5)
     cond = make_cond(stage.dit.config, 1, LENGTH)
     found = {}
@@ -209,20 +231,36 @@ def test_student_and_fake_score_are_factors_on_the_real_score(
     assert torch.equal(found[FAKE], real), "it begins as the real score"
     assert not torch.allclose(found[STUDENT], real)
     assert not any(p.requires_grad for n, p in stage.dit.named_parameters() if "lora_" not in n)
-    for name, p in stage.dit.named_parameters():
-        if "lora_B.fake" in name:
-            torch.nn.init.normal_(p, std=0.1)
-    gradients = iterated(stage)
-    for role, own in gradients.items():
-        assert own
-        assert all(f".{role}." in name for name in own)
-        assert any(bool(g.any()) for g in own.values())
     assert stage.dit.config.causal_block == 2, "it is written as the student is"
     for wrong in (Trainable("lora", lora_rank=8, lora_alpha=2.0), Trainable("lora", 4, 4.0)):
         with pytest.raises(ValueError, match="has rank 4 and alpha 2"):
-            stage_of(
-                folders, student=CausalStudent(str(tmp_path / "adapter"), SEEN), trainable=wrong
-            )
+            stage_of(folders, student=CausalStudent(adapter, SEEN), trainable=wrong)
+
+
+@pytest.mark.parametrize("gradients", ["window", "blocks"])
+def test_factors_have_the_same_gradients_where_activations_are_computed_again(
+    folders: dict[str, str], adapter: str, gradients: Literal["window", "blocks"]
+) -> None:
+    """Those of the head's term pass through the fake score, whose factors are then active."""
+    found = []
+    for again in (False, True):
+        stage = stage_of(
+            folders,
+            models=Models("tiny", init_from=folders["scores"], checkpoint_activations=again),
+            student=CausalStudent(adapter, SEEN, gradients),
+            matching=Matching(fake_updates=2, fake_lr=1e-3, adversarial={0: 0.5}),
+            trainable=OF_FACTORS,
+        )
+        with_factors(stage.dit, FAKE)
+        found.append(iterated(stage))
+        for role in (STUDENT, FAKE):
+            assert found[-1][role]
+            assert all(f".{role}." in name for name in found[-1][role])
+            assert any(bool(g.any()) for g in found[-1][role].values())
+    assert found[0].keys() == {STUDENT, FAKE, "head"}
+    for role, own in found[0].items():
+        for name, gradient in own.items():
+            assert torch.equal(gradient, found[1][role][name]), name
 
 
 def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:
