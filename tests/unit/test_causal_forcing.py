@@ -128,6 +128,8 @@ def test_windows_that_blocks_do_not_fill_and_distilled_weights_are_refused(tmp_p
         )
     with pytest.raises(ValueError, match="suffix_share is 0"):
         stage_of(Models("tiny"), dataclasses.replace(OBJECTIVE, suffix_share=0.1))
+    with pytest.raises(ValueError, match="anchor_share is above 0"):
+        stage_of(Models("tiny"), streaming=Streaming(sink="replaced"), anchor_share=0.0)
     dit, conditioner = build("tiny", motion_stats=motion_stats())
     can = Capabilities(num_steps=2)
     save_pipeline(tmp_path / "w", dit, conditioner, Card(preset="tiny", can=can))

@@ -265,11 +265,17 @@ def test_factors_have_the_same_gradients_where_activations_are_computed_again(
 
 def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:
     swapped = {"scores": folders["student"], "student": folders["scores"]}
+    no_anchor = {
+        "rollout": SelfRollout({0: 2}, prompt_share=0.5, image_share=0.5, anchor=False),
+        "student": CausalStudent(folders["student"], SEEN, "blocks"),
+        "streaming": Streaming(sink="replaced"),
+    }
     for changes, words in (
         ({"trainable": Trainable("new")}, "trainable.parts is all or lora"),
         ({"trainable": Trainable("lora")}, "no adapter"),
         ({"matching": Matching(regression={0: 1.0}, teacher_steps=2)}, "regression is 0"),
         ({"rollout": SelfRollout({0: 2})}, "make 1"),
+        (no_anchor, "rollout.anchor is true"),
         ({"objective": Objective({0: 4}, text_dropout=0.0)}, "at least student.score_latents"),
         ({"student": CausalStudent(folders["scores"], SEEN)}, "are not causal"),
     ):

@@ -97,10 +97,14 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
             raise ValueError("objective.suffix_share is 0: a causal network sees nothing behind it")
         self.streaming = streaming or Streaming()
         replaces = self.streaming.sink == "replaced"
-        continuation = dataclasses.replace(continuation, anchor_replaces=replaces)
+        if replaces and continuation.anchor_share == 0:
+            raise ValueError(
+                "streaming.sink replaced: the anchor is what takes the reference's place, so "
+                "continuation.anchor_share is above 0"
+            )
         video = VideoSubject(
             models, objective, Regions(face_boost, mouth_boost), personality=personality,
-            continuation=continuation, times=blocks.draw_times,
+            continuation=continuation, anchor_replaces=replaces, times=blocks.draw_times,
         )  # fmt: skip
         super().__init__(video, optim, seed, trainable)
         self.blocks = blocks

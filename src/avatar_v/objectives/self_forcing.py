@@ -148,6 +148,11 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
                 "student.gradients is blocks where the history is clean or the sink is replaced: "
                 "one pass over a window cannot make them"
             )
+        if self.streaming.sink == "replaced" and not rollout.anchor:
+            raise ValueError(
+                "streaming.sink replaced: the anchor is what takes the reference's place, so "
+                "rollout.anchor is true"
+            )
         self.configs: dict[str, DiTConfig] = {}
 
     @property
