@@ -155,11 +155,10 @@ class HiddenStateAudioEncoder(nn.Module):
     ``folder`` is a local transformers folder; nothing is downloaded. Hidden states at 50 Hz are
     averaged in pairs to the 25 Hz frame grid.
 
-    Without ``look_ahead`` each feature depends on the whole recording. With it the features that
-    the tokens of a latent add to those before (`latent_windows`: video frames 4k - 1 … 4k + 2) come
-    from a pass over ``window`` latents of sound that end with these frames, and ``look_ahead``
-    latents behind them; before the recording and behind it there is silence. A pass a latent: the
-    features do not depend on where a stream is cut.
+    Without ``look_ahead`` each feature depends on the whole recording. With it four video frames at
+    a time (4k - 1 … 4k + 2, which latent k adds) come from a pass over the ``window`` latents of
+    sound that end with them and ``look_ahead`` latents behind; silence stands outside the
+    recording. A pass a latent: the features do not depend on where a stream is cut.
     """
 
     def __init__(

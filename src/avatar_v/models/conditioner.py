@@ -163,8 +163,8 @@ class Conditioner(nn.Module):
 
     @property
     def hears_moments(self) -> bool:
-        """Whether a frame's sound alone means something: wav2vec 2.0 and Whisper encode whole
-        recordings, so frames that stand for a clip are silent to them."""
+        """Whether a frame's sound alone means something: wav2vec 2.0 and Whisper need sound around
+        a frame, so frames that stand for a clip are silent to them."""
         return isinstance(self.audio_encoder, LogMelEncoder)
 
     def encode_clip(

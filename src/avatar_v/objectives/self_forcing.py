@@ -5,9 +5,10 @@ see a window as a whole. In each step blocks see earlier ones at the same time t
 pass under the causal mask is the very video that generation makes block after block
 (sampling/blocks.py; tests/numerics/test_blocks.py): training takes the pass. What a block sees of
 the past is noisy in all steps but the last, as in the paper; unlike alg. 1, gradients pass into the
-past, and each step has a past of its own, as in generation. With ``student.gradients`` blocks
-it is alg. 2: the student makes block after block as generation does, the past takes no gradient,
-and memory is that of one block.
+past, and each step has a past of its own, as in generation. With ``student.gradients`` blocks the
+student makes block after block as generation does. That follows alg. 2 in two things: the past
+takes no gradient, and activations are those of one block. Two differ: the scores look once at the
+window instead of once for each block, and each step reads the past of its own step.
 
 A student's windows are longer than the scores', so that blocks leave its sight. The scores look at
 a part, which continues the student's own latents.
@@ -64,7 +65,7 @@ class CausalStudent:
     """Pipeline folder of stage 4d, runs/4d_causal_forcing/weights; of LoRA its adapter beside it"""
     score_latents: int  # of the part of a window that both scores look at: those of their training
     gradients: Literal["window", "blocks"] = "window"
-    """Of one pass over the window, into the past, too; or of one block after another (alg. 2)."""
+    """Of one pass over the window, into the past, too; or of one block after another."""
 
     def __post_init__(self) -> None:
         checks.count("student.score_latents", self.score_latents, least=OVERLAP + 1)

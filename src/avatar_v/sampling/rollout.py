@@ -62,7 +62,7 @@ class Words:
 class History:
     """The last blocks of a causal network: their keys and values as each step of the sampler saw
     them (Live Avatar's timestep forcing), or one cache that all steps see (Streaming.history), of
-    all passes; and the place of the next block. There is no cache in front of the first one."""
+    all passes; and the place of the next block. ``caches`` is empty before the first block."""
 
     caches: tuple[KeyValueCache, ...]
     next_start: int
