@@ -1,6 +1,7 @@
 """Self-forcing: what the student makes, what the scores see of it, and who is trained."""
 
 import dataclasses
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -26,7 +27,7 @@ from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
 from avatar_v.weights.adapter import save_adapter
-from avatar_v.weights.card import AdapterCard, Card
+from avatar_v.weights.card import AdapterCard, Capabilities, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_batch, motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline
@@ -163,6 +164,7 @@ def iterated(stage: SelfForcing) -> dict[str, dict[str, torch.Tensor]]:
 ALL = Streaming("clean", "replaced", shift=4, corrupt_share=0.5, corrupt_strength=0.3)
 
 
+@pytest.mark.filterwarnings("ignore:.*were trained with Streaming")
 def test_blocks_train_the_student_with_every_switch(folders: dict[str, str]) -> None:
     student = CausalStudent(folders["student"], SEEN, "blocks")
     found = {}
@@ -261,6 +263,25 @@ def test_factors_have_the_same_gradients_where_activations_are_computed_again(
     for role, own in found[0].items():
         for name, gradient in own.items():
             assert torch.equal(gradient, found[1][role][name]), name
+
+
+def test_a_student_goes_on_with_what_it_saw_of_the_past(
+    folders: dict[str, str], tmp_path: Path
+) -> None:
+    seen, folder = Streaming(shift=4, corrupt_share=0.5, corrupt_strength=0.3), str(tmp_path / "w")
+    card = Card("tiny", can=Capabilities(streaming=seen))
+    save_pipeline(folder, *load_pipeline(folders["student"]), card)
+    student = CausalStudent(folder, SEEN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert stage_of(folders, student=student).streaming == seen
+        assert stage_of(folders, student=student, streaming=seen).streaming == seen
+    with pytest.warns(UserWarning, match="were trained with Streaming"):
+        assert stage_of(folders, student=student, streaming=Streaming()).streaming == Streaming()
+    card = Card("tiny", can=Capabilities(streaming=ALL))
+    save_pipeline(folder, *load_pipeline(folders["student"]), card, overwrite=True)
+    with pytest.raises(ValueError, match="gradients is blocks where"):
+        stage_of(folders, student=student)
 
 
 def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ from avatar_v import flow
 from avatar_v.base import checks
 from avatar_v.models.attention import Pattern
 from avatar_v.models.cache import KeyValueCache
-from avatar_v.models.causal import Corruption, as_causal
+from avatar_v.models.causal import Corruption, as_causal, check_corruption
 from avatar_v.models.config import CAUSAL_FIRST, Streaming
 from avatar_v.sampling.blocks import check_chunks
 from avatar_v.sampling.settings import Settings
@@ -118,6 +118,7 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
     def build_roles(self) -> None:
         """The same weights with another attention. ValueError for windows that blocks do not fill,
         and for distilled weights, whose velocity is not that of the data."""
+        check_corruption(self.streaming, self.layout.sequence_size)
         start = self.subject.models.init_from
         if start is not None:
             steps = read_card(start).can.num_steps

@@ -49,6 +49,14 @@ class ChunkVelocity:
     passes: Callable[[int, Tensor | None], Passes] | None = None
     """Those of ``video``, whose blocks a causal network makes (sampling/blocks.py)."""
 
+    def after(self, motion: Tensor | None) -> "ChunkVelocity":
+        """Those of the video after a ``motion`` that is there already, or after none."""
+        passes = self.passes
+        assert passes is not None
+        return ChunkVelocity(
+            lambda num, _: self.video(num, motion), passes=lambda num, _: passes(num, motion)
+        )
+
 
 @dataclass(frozen=True)
 class Words:

@@ -157,12 +157,10 @@ class ChunkRollout:
             return self.make(self.velocity(dit), num_moves), None
         with torch.no_grad():
             carry, given = self._given(dit)
-            assert given.passes is not None
-            passes, last = given.passes, list[LastStep]()
-            velocity = ChunkVelocity(given.video, passes=lambda num, _: passes(num, self.motion))
+            last = list[LastStep]()
             carry = dataclasses.replace(carry, history=History((), self.start))
             (made,), _ = make_blocks(
-                velocity, carry, self.chunk, self.settings, self.seeds, dit.config,
+                given.after(self.motion), carry, self.chunk, self.settings, self.seeds, dit.config,
                 num_moves=num_moves, last=last,
             )  # fmt: skip
         return made, BlockSteps(last, self.settings, dit.config)
