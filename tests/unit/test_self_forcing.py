@@ -161,7 +161,7 @@ def iterated(stage: SelfForcing) -> dict[str, dict[str, torch.Tensor]]:
     return found
 
 
-ALL = Streaming("clean", "replaced", shift=4, corrupt_share=0.5, corrupt_strength=0.3)
+ALL = Streaming("clean", "replaced", max_start=4, corrupt_share=0.5, corrupt_strength=0.3)
 
 
 @pytest.mark.filterwarnings("ignore:.*were trained with Streaming")
@@ -268,7 +268,8 @@ def test_factors_have_the_same_gradients_where_activations_are_computed_again(
 def test_a_student_goes_on_with_what_it_saw_of_the_past(
     folders: dict[str, str], tmp_path: Path
 ) -> None:
-    seen, folder = Streaming(shift=4, corrupt_share=0.5, corrupt_strength=0.3), str(tmp_path / "w")
+    seen = Streaming(max_start=4, corrupt_share=0.5, corrupt_strength=0.3)
+    folder = str(tmp_path / "w")
     card = Card("tiny", can=Capabilities(streaming=seen))
     save_pipeline(folder, *load_pipeline(folders["student"]), card)
     student = CausalStudent(folder, SEEN)

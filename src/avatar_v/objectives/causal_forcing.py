@@ -141,8 +141,8 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
         """Where the window lies and how its blocks see those before, as AvatarDiT.forward takes
         it."""
         streaming, draws, more = self.streaming, batch.draws, dict[str, Any]()
-        if streaming.shift:
-            more["start"] = int(torch.randint(streaming.shift + 1, (), generator=draws.common))
+        if streaming.max_start:
+            more["start"] = int(torch.randint(streaming.max_start + 1, (), generator=draws.common))
         if streaming.corrupt_share:
             seed = int(torch.randint(2**62, (), generator=draws.own))
             corruption = Corruption.of(streaming, seed)

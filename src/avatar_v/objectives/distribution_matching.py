@@ -151,7 +151,7 @@ class DistributionMatching:
         )
         logs: Logs = {}
         with host.network(STUDENT) as student, torch.set_grad_enabled(due):
-            made, steps = rollout.roll(student, num_moves)
+            made, steps = rollout.roll(student, num_moves, with_steps=due)
         whole = made if steps is None else made.requires_grad_(due)
         if part is not None:
             rollout, made = part(rollout, whole, batch.draws)

@@ -272,8 +272,8 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         """The whole stream, which is to be made."""
         length, streaming, start = self.subject.window_length(self.step), self.streaming, 0
         made = roll_out_chunk(self.dit, self.conditioner, batch, self.rollout, length)
-        if streaming.shift:
-            start = int(torch.randint(streaming.shift + 1, (), generator=batch.draws.common))
+        if streaming.max_start:
+            start = int(torch.randint(streaming.max_start + 1, (), generator=batch.draws.common))
         settings = dataclasses.replace(
             made.settings, streaming=streaming, window_latents=length, seed=made.seeds[0]
         )
