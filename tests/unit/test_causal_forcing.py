@@ -109,8 +109,9 @@ def test_blocks_are_trained_to_see_what_a_stream_will_show(monkeypatch: pytest.M
         return forward(self, x, t, *given, **named)
 
     monkeypatch.setattr(AvatarDiT, "forward", noting)
-    noise = {"corrupt_share": 0.5, "corrupt_strength": 0.5}
-    streaming = Streaming("clean", "replaced", max_start=40, **noise)
+    streaming = Streaming(
+        "clean", "replaced", max_start=40, corrupt_share=0.5, corrupt_strength=0.5
+    )
     objective = dataclasses.replace(OBJECTIVE, first_share=0.0, image_share=0.0)
     for how in (Streaming(), dataclasses.replace(streaming, history="same_step"), streaming):
         stage = stage_of(models, objective, how, anchor_share=1.0)

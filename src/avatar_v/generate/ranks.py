@@ -60,7 +60,9 @@ class Ranks:
         self._objects = objects
         self._strips = Strips()
         # a connection of its own: a rank that waits for others in the store holds the group's
-        self._store, self._lag = dist.distributed_c10d._get_default_store().clone(), ""
+        store = dist.distributed_c10d._get_default_store()
+        self._store = store.clone()  # pyright: ignore[reportAttributeAccessIssue]  no stub has it
+        self._lag = ""
         if size > 1:
             work = self._beat if rank else self._watch
             threading.Thread(target=work, name="ranks", daemon=True).start()
