@@ -4,8 +4,11 @@ One set of processes makes the video of every case, and rank 0 makes each alone,
 """
 
 import dataclasses
+import time
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import Streaming
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.parallel.timestep import PipelineGroup
+from avatar_v.parallel.timestep import PipelineGroup, Stopped
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_batch, motion_stats
@@ -46,6 +49,7 @@ class Case:
     inside: bool = False  # guidance
     moves: bool = True  # there is a motion network
     num_frames: int = 41
+    num_taken: int | None = None  # chunks, before the video is closed; None: all
 
     @property
     def steps(self) -> list[range]:
@@ -69,6 +73,7 @@ CASES = {
         dataclasses.replace(PLAIN, anchor=True, streaming=Streaming(sink="replaced")), (1, 2)
     ),
     "guidance inside": Case(PLAIN, (1, 2), inside=True, moves=False, num_frames=38),
+    "closed": Case(dataclasses.replace(PLAIN, chunk_latents=17), (1, 1, 1), False, False, 605, 1),
 }
 
 
@@ -89,7 +94,7 @@ def speaker(case: Case, conditioner: Conditioner) -> EncodedPerson:
 
 
 def latents_of(case: Case, line: PipelineGroup | None) -> Tensor | None:
-    """The latents of the whole video, on rank 0; None on others."""
+    """The latents that are taken, on rank 0; None on others."""
     dit, conditioner = networks(case)
     person, settings = speaker(case, conditioner), case.settings
 
@@ -107,7 +112,11 @@ def latents_of(case: Case, line: PipelineGroup | None) -> Tensor | None:
         )
     else:
         made = chained((), sampled, lambda parts: finished_chunks(line, parts))
-    parts = [part.latents for part in made]
+    parts = []
+    with closing(made), suppress(Stopped):
+        parts += [part.latents for part in islice(made, case.num_taken)]
+        if isinstance(line, Watched) and line.is_first:
+            line.rest()
     if line is not None:
         line.stop() if line.is_first else line.end()
     return torch.cat(parts, dim=1) if parts else None
@@ -127,6 +136,13 @@ class Watched(PipelineGroup):
         if self.is_first and self.num_given == self.num_ahead:
             self.store.set("second block", "handed on")
 
+    def rest(self) -> None:
+        """Until this rank can hand on no more: nothing that is finished is taken."""
+        before = -1
+        while before != self.num_given:
+            before = self.num_given
+            time.sleep(0.5)
+
     def take(self, noise: Tensor) -> Tensor:
         x = super().take(noise)
         self.num_taken += 1
@@ -145,7 +161,8 @@ def found_by(rank: int, folder: Path) -> None:
     """Write of each case the latents, on rank 0, and of how many steps this rank kept keys."""
     store = FileStore(str(folder / "store"), NUM_RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS)
-    groups = {num: dist.new_group(range(num)) for num in (2, 3)}
+    limit = timedelta(seconds=120)  # for one that waits for ever
+    groups = {num: dist.new_group(range(num), timeout=limit) for num in (2, 3)}
     found: dict[str, Any] = {}
     for name, case in CASES.items():
         if rank >= len(case.mapping):

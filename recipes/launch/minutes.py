@@ -134,7 +134,7 @@ class Run:
                 continue
             free_memory()
             took = time.monotonic() - begin
-            self.overhead_s = max(took - waited - found["train_s"], 0.7 * self.overhead_s)
+            self.overhead_s = max(took - waited - found["fit_s"], 0.7 * self.overhead_s)
             share = round(seconds, 1)
             times = {"waited_s": round(waited, 1), "share_s": share, "took_s": round(took, 1)}
             self.note(part=name, done=True, **times, **found)

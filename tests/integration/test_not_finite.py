@@ -14,6 +14,8 @@ import torch
 import yaml
 from torch import Tensor
 
+from avatar_v.base import interrupts
+from avatar_v.base.launched import RUN, TRY_AGAIN
 from avatar_v.callbacks.ema import EMA
 from avatar_v.callbacks.finite import FiniteTraining
 from avatar_v.callbacks.record import LossCurve, read_losses
@@ -260,3 +262,27 @@ def test_an_interrupted_run_says_how_to_go_on(
         monkeypatch.chdir(root.parents[1])
         assert run("1_t2v", root, "--ckpt_path", "last") == 0
         assert [step for step, _ in read_losses(root / "loss.csv")] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_launched_run_that_is_told_to_end_has_a_checkpoint_or_is_not_started_again(
+    keeps: bool, root: Path, monkeypatch, capsys
+) -> None:
+    def end(self, trainer, *_) -> None:
+        if trainer.global_step == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setenv(RUN, "a")
+    monkeypatch.setattr(LossCurve, "on_train_batch_end", end)
+    monkeypatch.setattr(interrupts, "_ignored", set())
+    if not keeps:
+        monkeypatch.setattr(L.Trainer, "checkpoint_callbacks", [])
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    assert run("1_t2v", root) == (TRY_AGAIN if keeps else 130)
+    if keeps:
+        signal.raise_signal(signal.SIGTERM)  # nobody listens any more
+    signal.signal(signal.SIGTERM, before[0])
+    signal.signal(signal.SIGINT, before[1])
+    said = "stopped at step 3: its checkpoint goes on" if keeps else "interrupted at step 3"
+    assert said in capsys.readouterr().out
+    assert (root / "checkpoints" / "last.ckpt").exists() == keeps

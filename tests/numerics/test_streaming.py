@@ -16,21 +16,12 @@ from avatar_v.models.causal import Corruption, as_causal
 from avatar_v.models.config import Streaming
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import anchor_frame
-from avatar_v.sampling.blocks import BlockSteps, LastStep, make_blocks
+from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Chunk, Span
 from avatar_v.sampling.guidance import Passes
-from avatar_v.sampling.rollout import (
-    ChunkState,
-    ChunkVelocity,
-    History,
-    Words,
-    begin,
-    chunk_velocity,
-    make_chunk,
-    next_state,
-)
+from avatar_v.sampling.rollout import Words, next_state
 from avatar_v.sampling.settings import Settings
-from avatar_v.sampling.solver import last_with_gradient
+from avatar_v.training.chunk_rollout import ChunkRollout
 from random_models import make_cond, make_reference
 from references import SIZE, TOLERANCE, VALIDITY
 
@@ -47,41 +38,6 @@ SWITCHES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Scene:
-    """A causal network in front of the first chunk of a video."""
-
-    dit: AvatarDiT
-    settings: Settings
-    carry: ChunkState
-    velocity: ChunkVelocity
-    chunk: Chunk
-    audio: Tensor
-    motion: Tensor
-
-    @property
-    def passes(self) -> Passes:
-        assert self.velocity.passes is not None
-        return self.velocity.passes(len(self.chunk.latents), None)
-
-    def plain(self) -> ChunkVelocity:
-        """Without noise in the history."""
-        passes = dataclasses.replace(self.passes, corruption=None)
-        return dataclasses.replace(self.velocity, passes=lambda *_: passes)
-
-    def stream(self, **named: Any) -> tuple[Tensor, ChunkState]:
-        (made,), carry = make_blocks(
-            self.velocity, self.carry, self.chunk, self.settings, (1, 2), self.dit.config, **named
-        )
-        return made, carry
-
-    def window(self, velocity: Callable[[Tensor, Tensor], Tensor], **named: Any) -> Tensor:
-        """The chunk under the mask."""
-        given = ChunkVelocity(lambda *_: velocity)
-        (made,) = make_chunk(given, self.carry.prefixes, self.chunk, self.settings, (1, 2), **named)
-        return made
-
-
 def scene(
     dit: AvatarDiT,
     streaming: Streaming,
@@ -90,49 +46,56 @@ def scene(
     window: int | None = 1,
     num_given: int = 1,
     start: int = 0,
-    **changes: Any,
-) -> Scene:
+) -> tuple[AvatarDiT, ChunkRollout]:
+    """A causal network, and the first chunk of a video as training lets it make one by blocks."""
     causal = as_causal(dit, block=BLOCK, window=window)
     settings = Settings(length, num_steps=3, shift=2.0, blend=False, anchor=True, seed=5,
-                        guidance_audio=1.0, streaming=streaming, **changes)  # fmt: skip
+                        guidance_audio=1.0, streaming=streaming)  # fmt: skip
     config = causal.config
     reference = make_reference(config, VALIDITY["ragged"], size=SIZE, has_motion=True)
     prefix = torch.randn(2, num_given, config.latent_channels, SIZE, SIZE)
-    carry = begin(causal, (prefix,), reference, settings)
-    carry = dataclasses.replace(carry, history=History((), start))
     cond = make_cond(config, 2, length)
-    assert cond.audio is not None
     motion = 0.3 * torch.randn(2, length, config.motion_dim)
-    given = chunk_velocity(causal, Words(cond.text, cond.text), cond.audio, carry, settings)
-    assert given.passes is not None
-    passes = given.passes  # with a motion, as training gives it
-    velocity = dataclasses.replace(given, passes=lambda num, _: passes(num, motion))
     whole = Span(0, length)
     chunk = Chunk(0, "ref2v", whole, num_given, whole, Span(0, 4 * length - 3))
-    return Scene(causal, settings, carry, velocity, chunk, cond.audio, motion)
+    return causal, ChunkRollout(
+        chunk, prefix, Words(cond.text, cond.text), cond.audio, motion, None, reference, None,
+        settings, (1, 2), start, "blocks",
+    )  # fmt: skip
 
 
-def under_the_mask(at: Scene, finished: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+def passes_of(dit: AvatarDiT, rollout: ChunkRollout) -> Passes:
+    _, given = rollout._given(dit)
+    assert given.passes is not None
+    return given.passes(len(rollout.chunk.latents), rollout.motion)
+
+
+def under_the_mask(
+    dit: AvatarDiT, at: ChunkRollout, finished: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
     """The velocity of a whole window whose history is that of the ``finished`` video: a fixed
     point of it is what a stream makes."""
     streaming, length = at.settings.streaming, finished.shape[1]
     corruption = Corruption.of(streaming, at.settings.seed)
     noised = (lambda _, keys: keys) if corruption is None else corruption.over(0, length)
-    sinks = [at.passes]
+    sinks = [passes_of(dit, at)]
     if streaming.sink == "replaced":
         num = at.chunk.num_prefix
+        assert at.reference is not None
+        assert at.audio is not None
+        assert at.motion is not None
         first, audio, motion = (x[:, num : num + 1] for x in (finished, at.audio, at.motion))
-        anchor = anchor_frame(first, at.carry.reference, audio=audio, motion=motion,  # pyright: ignore
-                              stats=at.dit.motion_stats)  # fmt: skip
-        more = at.dit.reference_moments(anchor)
-        assert at.carry.moments is not None
+        stats = dit.motion_stats
+        anchor = anchor_frame(first, at.reference, audio=audio, motion=motion, stats=stats)
+        moments, more = dit.reference_moments(at.reference), dit.reference_moments(anchor)
+        assert moments is not None
         assert more is not None
-        sinks.append(at.passes.behind(at.dit.encode_reference(anchor), at.carry.moments + more))
+        sinks.append(sinks[0].behind(dit.encode_reference(anchor), moments + more))
 
     def by_sink(x: Tensor, t: Tensor, history: KeyValueCache | None) -> tuple[Tensor, Any]:
         """The first block sees the first sink, the others the last one and the first block's keys
         as they were."""
-        run = partial(at.dit, x, t, return_keys=True)
+        run = partial(dit, x, t, return_keys=True)
         seen = noised if history is None else lambda layer, _: history.layers[layer]
         v, keys = run(sinks[0].joint, past=sinks[0].keys(), as_seen=seen)
         if len(sinks) == 1:
@@ -169,29 +132,27 @@ def test_a_stream_is_one_pass_under_the_mask(
     dit: AvatarDiT, name: str, num_moves: int, length: int, window: int | None, num_given: int
 ) -> None:
     """In every step, for the fixed point holds for the end of all of them."""
-    at = scene(dit, SWITCHES[name], length=length, window=window, num_given=num_given)
-    made, _ = at.stream(num_moves=num_moves)
-    got = at.window(under_the_mask(at, made), num_moves=num_moves)
+    dit, at = scene(dit, SWITCHES[name], length=length, window=window, num_given=num_given)
+    made, _ = at.roll(dit, num_moves)
+    got = at.make(under_the_mask(dit, at, made), num_moves)
     torch.testing.assert_close(got, made, atol=TOLERANCE, rtol=TOLERANCE)
     streaming = at.settings.streaming
     if not streaming.needs_blocks:
-        got = at.window(at.passes.velocity, num_moves=num_moves)
+        got = at.make(at.velocity(dit), num_moves)
         torch.testing.assert_close(got, made, atol=TOLERANCE, rtol=TOLERANCE)
     if num_moves == 3 and name != "as before":
         settings = dataclasses.replace(at.settings, streaming=Streaming())
-        plain, _ = dataclasses.replace(at, settings=settings, velocity=at.plain()).stream()
+        plain, _ = dataclasses.replace(at, settings=settings).roll(dit)
         assert (plain[:, 2:] - made[:, 2:]).abs().max() > 1e-3, "the switch does something"
 
 
 @torch.no_grad()
-def test_a_drawn_place_is_that_of_the_mask_and_moves_away_from_the_sink(dit: AvatarDiT) -> None:
-    at = scene(dit, Streaming(shift=9), start=7)
-    made, after = at.stream(num_moves=1)
-    got = at.window(partial(at.passes.velocity, start=7), num_moves=1)
-    torch.testing.assert_close(got, made, atol=TOLERANCE, rtol=TOLERANCE)
-    assert (at.window(at.passes.velocity, num_moves=1) - made).abs().max() > 1e-4
-    assert after.history is not None
-    assert after.history.next_start == 8 + 9 - 3, "where the last block of training begins"
+def test_a_drawn_place_is_that_of_the_mask(dit: AvatarDiT) -> None:
+    dit, at = scene(dit, Streaming(max_start=9), start=7)
+    made, _ = at.roll(dit, 1)
+    torch.testing.assert_close(at.make(at.velocity(dit), 1), made, atol=TOLERANCE, rtol=TOLERANCE)
+    unmoved = dataclasses.replace(at, start=0)
+    assert (unmoved.make(unmoved.velocity(dit), 1) - made).abs().max() > 1e-4
 
 
 @torch.no_grad()
@@ -199,7 +160,7 @@ def test_ten_clips_on_end_positions_are_still_those_of_training(
     dit: AvatarDiT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of every key that is read and every frame that is made; without rolling they leave."""
-    length, window, shift, seen = 8, 1, 4, set[int]()
+    length, max_start, seen = 8, 4, set[int]()
     forward = type(dit).forward
 
     def noting(self: AvatarDiT, x: Tensor, *given: Any, past: Any, start: int, **named: Any) -> Any:
@@ -210,18 +171,20 @@ def test_ten_clips_on_end_positions_are_still_those_of_training(
 
     monkeypatch.setattr(type(dit), "forward", noting)
     for rolling in (True, False):
-        at = scene(dit, Streaming(shift=shift, rolling=rolling), length=length, window=window)
-        made, carry = at.stream(num_moves=1)
-        for index in range(1, 13):
+        causal, at = scene(dit, Streaming(max_start=max_start, rolling=rolling), length=length)
+        assert at.audio is not None
+        (carry, given), chunk = at._given(causal), at.chunk
+        for index in range(1, 14):
+            (made,), carry = make_blocks(
+                given.after(at.motion), carry, chunk, at.settings, at.seeds, causal.config,
+                num_moves=1,
+            )  # fmt: skip
             first = index * (length - 2)
             span = Span(first, first + length)
             chunk = Chunk(index, "prefix2v", span, 2, span, Span(0, 1))
             carry = next_state(carry, (made,), chunk, at.audio, at.settings)
-            (made,), carry = make_blocks(
-                at.velocity, carry, chunk, at.settings, (1, 2), at.dit.config, num_moves=1
-            )
         if rolling:
-            assert seen == set(range(length + shift))
+            assert seen == set(range(length + max_start))
             assert bool(torch.isfinite(made).all())
     assert max(seen) == 12 * 6 + length - 1 == 10 * length - 1, "ten times the clip"
 
@@ -233,13 +196,6 @@ def gradients(dit: AvatarDiT, parts: Iterator[Tensor]) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in dit.named_parameters() if p.grad is not None}
 
 
-def stepped(at: Scene, num_moves: int) -> tuple[Tensor, BlockSteps]:
-    last: list[LastStep] = []
-    with torch.no_grad():
-        made, _ = at.stream(num_moves=num_moves, last=last)
-    return made, BlockSteps(last, at.settings, at.dit.config)
-
-
 @pytest.mark.parametrize(
     ("name", "num_moves", "window"), [("as before", 1, 1), ("as before", 3, None), ("noise", 2, 1)]
 )
@@ -248,25 +204,26 @@ def test_gradients_by_blocks_are_those_of_the_whole_pass(
 ) -> None:
     """Whose keys of the past are detached, as in alg. 1. Sums of fp32 in another order: 1e-5 of the
     largest gradient of a parameter, over 100 roundings of 1.2e-7."""
-    at = scene(dit, SWITCHES[name], length=11, window=window)
-    made, steps = stepped(at, num_moves)
+    dit, at = scene(dit, SWITCHES[name], length=11, window=window)
+    made, steps = at.roll(dit, num_moves, with_steps=True)
+    assert steps is not None
     target = torch.randn_like(made)
     made.requires_grad_()
     (gradient,) = torch.autograd.grad((made - target).square().mean(), made)
-    got = gradients(at.dit, steps.parts(gradient))
+    got = gradients(dit, steps.parts(gradient))
     corruption = Corruption.of(at.settings.streaming, at.settings.seed)
     noised = (lambda _, keys: keys) if corruption is None else corruption.over(0, 11)
 
     def without_past(layer: int, keys: KeyValue) -> KeyValue:
         return noised(layer, (keys[0].detach(), keys[1].detach()))
 
-    def velocity(x: Tensor, t: Tensor) -> Tensor:
-        past = at.passes.keys()
-        assert past is not None
-        return at.dit(x, t, at.passes.joint, past=past.detach(), as_seen=without_past)
+    passes = passes_of(dit, at)
 
-    whole = at.window(last_with_gradient(velocity, num_moves), num_moves=num_moves)
-    expected = gradients(at.dit, iter([(whole - target).square().mean()]))
+    def velocity(x: Tensor, t: Tensor) -> Tensor:
+        return dit(x, t, passes.joint, past=passes.keys(), as_seen=without_past)
+
+    whole = at.make(velocity, num_moves)
+    expected = gradients(dit, iter([(whole - target).square().mean()]))
     assert got.keys() == expected.keys()
     for key, value in expected.items():
         assert (got[key] - value).abs().max() <= 1e-5 * value.abs().max(), key
@@ -276,11 +233,13 @@ def test_memory_of_gradients_by_blocks_is_that_of_one_block(dit: AvatarDiT) -> N
     """Bytes that autograd keeps at once, largest over the pass; of a window they grow with it."""
     found = {}
     for num_blocks in (2, 4):
-        at = scene(dit, Streaming(), length=2 + BLOCK * num_blocks, window=1)
-        made, steps = stepped(at, 1)
+        causal, at = scene(dit, Streaming(), length=2 + BLOCK * num_blocks)
+        assert at.roll(causal, 1)[1] is None, "nothing waits where no gradient is asked for"
+        made, steps = at.roll(causal, 1, with_steps=True)
+        assert steps is not None
         sizes = list(kept_by(steps.parts(torch.ones_like(made))))
         assert len(sizes) == 1 + num_blocks
-        window = kept(lambda at=at: at.window(at.passes.velocity, num_moves=1).sum())
+        window = kept(lambda at=at, dit=causal: at.make(at.velocity(dit), 1).sum())
         found[num_blocks] = max(sizes), window
         assert max(sizes) < 2 * min(sizes[:-1]), "blocks of one length are alike"
     assert found[4][0] == pytest.approx(found[2][0], rel=0.02)

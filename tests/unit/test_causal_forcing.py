@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from avatar_v import flow
+from avatar_v.callbacks.samples import Samples
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.attention import Pattern
 from avatar_v.models.config import Streaming
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.objectives.causal_forcing import Blocks, CausalForcing
+from avatar_v.parallel.mesh import Layout
 from avatar_v.training.continuation import Continuation
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
@@ -107,7 +109,9 @@ def test_blocks_are_trained_to_see_what_a_stream_will_show(monkeypatch: pytest.M
         return forward(self, x, t, *given, **named)
 
     monkeypatch.setattr(AvatarDiT, "forward", noting)
-    streaming = Streaming("clean", "replaced", shift=40, corrupt_share=0.5, corrupt_strength=0.5)
+    streaming = Streaming(
+        "clean", "replaced", max_start=40, corrupt_share=0.5, corrupt_strength=0.5
+    )
     objective = dataclasses.replace(OBJECTIVE, first_share=0.0, image_share=0.0)
     for how in (Streaming(), dataclasses.replace(streaming, history="same_step"), streaming):
         stage = stage_of(models, objective, how, anchor_share=1.0)
@@ -120,7 +124,22 @@ def test_blocks_are_trained_to_see_what_a_stream_will_show(monkeypatch: pytest.M
     assert len(set(losses)) == 3
 
 
-def test_windows_that_blocks_do_not_fill_and_distilled_weights_are_refused(tmp_path: Path) -> None:
+def test_pictures_of_progress_see_the_past_as_generation_does() -> None:
+    stage = stage_of(Models("tiny", motion_stats="small"))
+    batch = make_batch(2, 25, 32, latent_channels=16, has_reference=True)
+    made = []
+    for streaming in (Streaming(), Streaming(history="clean"), Streaming(sink="replaced")):
+        stage.streaming = streaming
+        made.append(Samples(num_steps=2).generate(stage, batch)[1])
+    for other in made[1:]:  # the first block, two latents, has no past
+        torch.testing.assert_close(other[:, :5], made[0][:, :5], atol=1e-4, rtol=0.0)
+        assert (other - made[0]).abs().max() > 1e-3
+    assert not torch.equal(made[1], made[2])
+
+
+def test_windows_that_blocks_do_not_fill_and_distilled_weights_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ValueError, match=r"2 \+ 2 k latents, got 5; nearest: 6"):
         stage_of(
             Models("tiny", motion_stats="small"),
@@ -128,6 +147,13 @@ def test_windows_that_blocks_do_not_fill_and_distilled_weights_are_refused(tmp_p
         )
     with pytest.raises(ValueError, match="suffix_share is 0"):
         stage_of(Models("tiny"), dataclasses.replace(OBJECTIVE, suffix_share=0.1))
+    with pytest.raises(ValueError, match="anchor_share is above 0"):
+        stage_of(Models("tiny"), streaming=Streaming(sink="replaced"), anchor_share=0.0)
+    noised = Streaming(corrupt_share=0.5, corrupt_strength=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(CausalForcing, "layout", Layout(2, 0, 2))
+        with pytest.raises(ValueError, match="tensor_parallel_size is 1, got 2"):
+            stage_of(Models("tiny", motion_stats="small"), streaming=noised)
     dit, conditioner = build("tiny", motion_stats=motion_stats())
     can = Capabilities(num_steps=2)
     save_pipeline(tmp_path / "w", dit, conditioner, Card(preset="tiny", can=can))

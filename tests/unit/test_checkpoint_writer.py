@@ -64,6 +64,9 @@ def test_the_newest_whole_checkpoint_is_the_one_that_a_run_goes_on_from(tmp_path
 
 def test_shards_replace_the_ones_before_when_all_are_written(tmp_path: Path) -> None:
     path, calls = tmp_path / "last.ckpt", []
+    linked = tmp_path / "step=4.ckpt"
+    linked.mkdir()
+    path.symlink_to(linked)  # as save_last: link leaves it
     for content in ("old", "new"):
         with whole_shards(path, is_first=True, barrier=calls.append) as folder:
             folder.mkdir()
@@ -77,7 +80,8 @@ def test_shards_replace_the_ones_before_when_all_are_written(tmp_path: Path) -> 
     with pytest.raises(OSError, match=r"last\.ckpt: no space left on device on the disk at"):
         fills_the_disk()
     assert (path / "part").read_text() == "new"
-    assert os.listdir(tmp_path) == ["last.ckpt"]
+    assert sorted(os.listdir(tmp_path)) == ["last.ckpt", "step=4.ckpt"]
+    assert not any(linked.iterdir())
     assert len(calls) == 7  # three for each that is whole, and the first of the one that is not
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from avatar_v.cli import main
 from avatar_v.generate.generator import context_latents, live_audio_chunks, look_ahead_latents
@@ -178,13 +179,21 @@ def test_layer_weights_choose_among_the_hidden_states(
 @pytest.mark.parametrize("kind", ["wav2vec2", "whisper"])
 @torch.inference_mode()
 def test_a_live_sound_is_encoded_as_the_whole_track_is(
-    kind: str, look_ahead: int, request: pytest.FixtureRequest
+    kind: str, look_ahead: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To 1e-5: sums of fp32 over other batches. Training's windows of a clip are the same, too; and
-    a latent hears ``look_ahead`` latents and two frames behind its own, and nothing later."""
+    a latent hears ``look_ahead`` latents and two frames behind its own, and nothing later. Only
+    what is asked for takes a pass."""
     folder = request.getfixturevalue(f"{kind}_folder")
     _, conditioner = build("tiny")
-    conditioner.audio_encoder = HiddenStateAudioEncoder(folder, look_ahead, window=3)
+    conditioner.audio_encoder = encoder = HiddenStateAudioEncoder(folder, look_ahead, window=3)
+    states, num_passes = encoder._states, []
+
+    def counted(waveform: Tensor) -> tuple[Tensor, ...]:
+        num_passes.append(len(waveform))
+        return states(waveform)
+
+    monkeypatch.setattr(encoder, "_states", counted)
     sound = 0.1 * torch.randn(640 * 49, generator=torch.Generator().manual_seed(0))
     passed = high_passed(sound)[:].unsqueeze(0)  # which a live sound is as it arrives
     whole = conditioner.encode_audio(passed)
@@ -193,8 +202,10 @@ def test_a_live_sound_is_encoded_as_the_whole_track_is(
         iter(sound.split(5_000)), chunk_latents=5, context=context, gain=lambda _: 1.0,
         look_ahead=look_ahead_latents(conditioner),
     )  # fmt: skip
+    num_passes.clear()
     live = [(part.chunk.latents, part.audio) for part in live_audio_chunks(conditioner, parts)]
-    assert len(live) > 3
+    assert len(live) == len(num_passes) > 3
+    assert max(num_passes) <= 1 + 5 + look_ahead + 1, "none for the sound before, which is heard"
     for latents, got in live:
         expected = whole[:, latents.start : latents.stop]
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)

@@ -1,16 +1,23 @@
-"""parallel/apply.py on a mesh of one process: sharding moves the weights, not the training; and
-parallel/numa.py."""
+"""parallel/apply.py on a mesh of one process: sharding moves the weights, not the training;
+parallel/numa.py; and the signs of life of generate/ranks.py."""
 
 import os
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.numa import binding
 
 from avatar_v.callbacks.ema import EMA
+from avatar_v.generate import ranks
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.apply import checkpoint_blocks, shard, whole_state
@@ -167,3 +174,41 @@ def test_a_rank_stays_on_the_cpus_of_its_gpus_node(
     stay_near(torch.device("cuda", 3))
     assert os.sched_getaffinity(0) == near
     assert asked == [7, 3]
+
+
+def test_a_follower_that_waits_in_the_store_or_comes_back_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rank that is early where a group is made waits in the store for the others."""
+    monkeypatch.setattr(ranks, "BEAT_S", 0.05)
+    stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]
+    stores.append(TCPStore("127.0.0.1", stores[0].port, wait_for_workers=False))
+    dist.init_process_group("gloo", store=stores[0], rank=0, world_size=1)
+    both: list[ranks.Ranks] = []
+    with monkeypatch.context() as patch:
+        for rank, store in enumerate(stores):
+            patch.setattr(dist.distributed_c10d, "_get_default_store", lambda store=store: store)
+            both.append(ranks.Ranks(rank, 2, torch.device("cpu"), {}))
+            if rank == 0:
+                wait_for(lambda: "rank 1 of 2 gave no sign of life" in both[0]._death())
+    wait_for(lambda: both[0]._death() == "")
+
+    def early() -> None:
+        with suppress(RuntimeError):
+            stores[1].wait(["the others"], timedelta(seconds=1))
+
+    waiting = threading.Thread(target=early)
+    waiting.start()
+    while waiting.is_alive():
+        assert both[0]._death() == ""
+        time.sleep(0.01)
+    for each in both:
+        each._closed = True
+    dist.destroy_process_group()
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)

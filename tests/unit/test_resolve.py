@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from avatar_v.generate.run import run
+from avatar_v.models.config import Streaming
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import (
     NUM_STEPS,
@@ -17,6 +18,7 @@ from avatar_v.request.resolve import (
     resolved,
     sampler_settings,
     sampling_warnings,
+    streaming_of,
 )
 from avatar_v.weights.card import ASSETS, Capabilities, Card, read_card
 from avatar_v.weights.presets import PRESETS, format_of
@@ -95,6 +97,36 @@ def test_a_few_step_student_says_its_steps_times_and_renoising() -> None:
         resolved(open_, Card("small"), has_clips=False), Card("small"), bf16=False
     )
     assert not plain.renoise
+
+
+def test_causal_weights_see_the_past_as_trained_or_the_difference_is_said() -> None:
+    open_ = Request.of(reference="", audio="")
+    can = Capabilities(causal_block=3, anchor=True, streaming=Streaming(rolling=False))
+    card = Card("small", can=can)
+    asked = resolved(open_, card, has_clips=True)
+    assert sampling_warnings(asked, card) == ()
+    assert streaming_of(asked, card) == Streaming(rolling=False)
+    changed = asked.changed(sink="replaced", history="clean")
+    sink, history = sampling_warnings(resolved(changed, card, has_clips=True), card)
+    assert "sink that is beside, and were asked for one that is replaced" in sink
+    assert "history that is same_step, and were asked for one that is clean" in history
+    with pytest.raises(ValueError, match="with a clean history a block waits"):
+        resolved(changed, card, has_clips=True, num_ranks=2)
+
+
+def test_a_sink_is_replaced_by_an_anchor_or_not_at_all() -> None:
+    open_, nothing = Request.of(reference="", audio=""), "by the anchor, and there is none"
+    replaced = Streaming(sink="replaced")
+    card = Card("small", can=Capabilities(causal_block=3, anchor=True, streaming=replaced))
+    for asked in (open_.changed(anchor=False), open_.changed(sink="replaced", anchor=False)):
+        with pytest.raises(ValueError, match=nothing):
+            check_fits(card, asked)
+    with pytest.raises(ValueError, match=nothing):
+        resolved(open_.changed(sink="replaced"), card, has_clips=False)
+    without = resolved(open_, card, has_clips=False)  # nor is there a reference
+    assert resolved(without, card, has_clips=False) == without
+    assert sampling_warnings(without, card) == ()
+    assert streaming_of(resolved(open_, card, has_clips=True), card) == replaced
 
 
 def test_overshoot_is_refused_for_a_student_before_files_are_read(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Self-forcing: what the student makes, what the scores see of it, and who is trained."""
 
 import dataclasses
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from avatar_v.models.base import hash_folder
 from avatar_v.models.causal import as_causal
 from avatar_v.models.config import Streaming
+from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import add_factors, merged
 from avatar_v.objectives.distribution_matching import Matching
 from avatar_v.objectives.matching import FAKE, REAL
@@ -24,7 +27,7 @@ from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
 from avatar_v.weights.adapter import save_adapter
-from avatar_v.weights.card import AdapterCard, Card
+from avatar_v.weights.card import AdapterCard, Capabilities, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_batch, motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline
@@ -158,9 +161,10 @@ def iterated(stage: SelfForcing) -> dict[str, dict[str, torch.Tensor]]:
     return found
 
 
-ALL = Streaming("clean", "replaced", shift=4, corrupt_share=0.5, corrupt_strength=0.3)
+ALL = Streaming("clean", "replaced", max_start=4, corrupt_share=0.5, corrupt_strength=0.3)
 
 
+@pytest.mark.filterwarnings("ignore:.*were trained with Streaming")
 def test_blocks_train_the_student_with_every_switch(folders: dict[str, str]) -> None:
     student = CausalStudent(folders["student"], SEEN, "blocks")
     found = {}
@@ -178,24 +182,44 @@ def test_blocks_train_the_student_with_every_switch(folders: dict[str, str]) -> 
         stage_of(folders, streaming=ALL)
 
 
-def test_student_and_fake_score_are_factors_on_the_real_score(
-    folders: dict[str, str], tmp_path: Path
-) -> None:
-    """The student begins as 4d's adapter; the base is the real score and never moves."""
+@pytest.fixture(scope="module")
+def factored(folders: dict[str, str]) -> AvatarDiT:
+    """What 4d with factors leaves."""
     base, _ = load_pipeline(folders["scores"])
-    factored = as_causal(base, block=2, window=2)
-    add_factors(factored, rank=4, alpha=2.0, seed=3)
-    for name, p in factored.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(p, std=0.1)
+    network = as_causal(base, block=2, window=2)
+    add_factors(network, rank=4, alpha=2.0, seed=3)
+    with_factors(network)
+    return network
+
+
+@pytest.fixture(scope="module")
+def adapter(
+    folders: dict[str, str], factored: AvatarDiT, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    folder = tmp_path_factory.mktemp("adapter")
     about = AdapterCard(
         "dit", Card("tiny"), folders["scores"], hash_folder(f"{folders['scores']}/dit")
     )
-    save_adapter(tmp_path / "adapter", factored, about)
-    stage = stage_of(
-        folders, student=CausalStudent(str(tmp_path / "adapter"), SEEN, "blocks"),
-        trainable=Trainable("lora", lora_rank=4, lora_alpha=2.0),
-    )  # fmt: skip
+    save_adapter(folder / "adapter", factored, about)
+    return str(folder / "adapter")
+
+
+def with_factors(network: AvatarDiT, role: str = "") -> None:
+    """Let the factors of ``role`` change something."""
+    draw = torch.Generator().manual_seed(4)
+    for name, p in network.named_parameters():
+        if f"lora_B.{role}" in name:
+            torch.nn.init.normal_(p, std=0.1, generator=draw)
+
+
+OF_FACTORS = Trainable("lora", lora_rank=4, lora_alpha=2.0)
+
+
+def test_student_and_fake_score_are_factors_on_the_real_score(
+    folders: dict[str, str], factored: AvatarDiT, adapter: str
+) -> None:
+    """The student begins as 4d's adapter; the base is the real score and never moves."""
+    stage = stage_of(folders, student=CausalStudent(adapter, SEEN, "blocks"), trainable=OF_FACTORS)
     x, t = torch.randn(1, LENGTH, 16, 4, 4), torch.full((1, LENGTH), 0.5)
     cond = make_cond(stage.dit.config, 1, LENGTH)
     found = {}
@@ -209,29 +233,71 @@ def test_student_and_fake_score_are_factors_on_the_real_score(
     assert torch.equal(found[FAKE], real), "it begins as the real score"
     assert not torch.allclose(found[STUDENT], real)
     assert not any(p.requires_grad for n, p in stage.dit.named_parameters() if "lora_" not in n)
-    for name, p in stage.dit.named_parameters():
-        if "lora_B.fake" in name:
-            torch.nn.init.normal_(p, std=0.1)
-    gradients = iterated(stage)
-    for role, own in gradients.items():
-        assert own
-        assert all(f".{role}." in name for name in own)
-        assert any(bool(g.any()) for g in own.values())
     assert stage.dit.config.causal_block == 2, "it is written as the student is"
     for wrong in (Trainable("lora", lora_rank=8, lora_alpha=2.0), Trainable("lora", 4, 4.0)):
         with pytest.raises(ValueError, match="has rank 4 and alpha 2"):
-            stage_of(
-                folders, student=CausalStudent(str(tmp_path / "adapter"), SEEN), trainable=wrong
-            )
+            stage_of(folders, student=CausalStudent(adapter, SEEN), trainable=wrong)
+
+
+@pytest.mark.parametrize("gradients", ["window", "blocks"])
+def test_factors_have_the_same_gradients_where_activations_are_computed_again(
+    folders: dict[str, str], adapter: str, gradients: Literal["window", "blocks"]
+) -> None:
+    """Those of the head's term pass through the fake score, whose factors are then active."""
+    found = []
+    for again in (False, True):
+        stage = stage_of(
+            folders,
+            models=Models("tiny", init_from=folders["scores"], checkpoint_activations=again),
+            student=CausalStudent(adapter, SEEN, gradients),
+            matching=Matching(fake_updates=2, fake_lr=1e-3, adversarial={0: 0.5}),
+            trainable=OF_FACTORS,
+        )
+        with_factors(stage.dit, FAKE)
+        found.append(iterated(stage))
+        for role in (STUDENT, FAKE):
+            assert found[-1][role]
+            assert all(f".{role}." in name for name in found[-1][role])
+            assert any(bool(g.any()) for g in found[-1][role].values())
+    assert found[0].keys() == {STUDENT, FAKE, "head"}
+    for role, own in found[0].items():
+        for name, gradient in own.items():
+            assert torch.equal(gradient, found[1][role][name]), name
+
+
+def test_a_student_goes_on_with_what_it_saw_of_the_past(
+    folders: dict[str, str], tmp_path: Path
+) -> None:
+    seen = Streaming(max_start=4, corrupt_share=0.5, corrupt_strength=0.3)
+    folder = str(tmp_path / "w")
+    card = Card("tiny", can=Capabilities(streaming=seen))
+    save_pipeline(folder, *load_pipeline(folders["student"]), card)
+    student = CausalStudent(folder, SEEN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert stage_of(folders, student=student).streaming == seen
+        assert stage_of(folders, student=student, streaming=seen).streaming == seen
+    with pytest.warns(UserWarning, match="were trained with Streaming"):
+        assert stage_of(folders, student=student, streaming=Streaming()).streaming == Streaming()
+    card = Card("tiny", can=Capabilities(streaming=ALL))
+    save_pipeline(folder, *load_pipeline(folders["student"]), card, overwrite=True)
+    with pytest.raises(ValueError, match="gradients is blocks where"):
+        stage_of(folders, student=student)
 
 
 def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:
     swapped = {"scores": folders["student"], "student": folders["scores"]}
+    no_anchor = {
+        "rollout": SelfRollout({0: 2}, prompt_share=0.5, image_share=0.5, anchor=False),
+        "student": CausalStudent(folders["student"], SEEN, "blocks"),
+        "streaming": Streaming(sink="replaced"),
+    }
     for changes, words in (
         ({"trainable": Trainable("new")}, "trainable.parts is all or lora"),
         ({"trainable": Trainable("lora")}, "no adapter"),
         ({"matching": Matching(regression={0: 1.0}, teacher_steps=2)}, "regression is 0"),
         ({"rollout": SelfRollout({0: 2})}, "make 1"),
+        (no_anchor, "rollout.anchor is true"),
         ({"objective": Objective({0: 4}, text_dropout=0.0)}, "at least student.score_latents"),
         ({"student": CausalStudent(folders["scores"], SEEN)}, "are not causal"),
     ):

@@ -76,24 +76,31 @@ def test_persons_without_a_pair_are_left_out_and_said(tmp_path: Path) -> None:
     assert sorted(same.reference.key) == sorted(same.key) == ["clip000", "clip004"]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_resuming_gives_the_batches_of_the_uninterrupted_run(shards: str, num_workers: int) -> None:
-    loader = data(shards).train_dataloader()
+@pytest.mark.parametrize(
+    ("options", "num_begun"),
+    [({}, 3), ({"num_workers": 2}, 3), ({"echo": 3}, 4), ({"echo": 3, "ahead": 2}, 6)],
+)
+def test_resuming_gives_the_batches_of_the_uninterrupted_run(
+    shards: str, options: dict[str, int], num_begun: int
+) -> None:
+    echo = options.get("echo", 1)
+    loader = data(shards, echo=echo).train_dataloader()
     uninterrupted = [[fingerprint(batch) for batch in loader] for _ in range(3)]
-    assert len(uninterrupted[0]) == len(loader) == 4
+    assert len(uninterrupted[0]) == len(loader) == 4 * echo
+    assert len(set(uninterrupted[0])) == 4
     assert uninterrupted[0] != uninterrupted[1] != uninterrupted[2]
 
-    first = data(shards, num_workers=num_workers)
+    first = data(shards, **options)
     iterator = iter(first.train_dataloader())
-    begun = [fingerprint(next(iterator)) for _ in range(3)]
+    begun = [fingerprint(next(iterator)) for _ in range(num_begun)]
     state = first.state_dict()  # workers have already read ahead of this
-    second = data(shards, num_workers=num_workers)
+    second = data(shards, **options)
     second.load_state_dict(state)
     resumed = second.train_dataloader()
     assert begun + [fingerprint(batch) for batch in resumed] == uninterrupted[0]
     assert [fingerprint(batch) for batch in resumed] == uninterrupted[1]
 
-    finished = data(shards, num_workers=num_workers)
+    finished = data(shards, **options)
     finished.load_state_dict({**state, "num_done": len(loader)})
     assert [fingerprint(batch) for batch in finished.train_dataloader()] == uninterrupted[1]
 

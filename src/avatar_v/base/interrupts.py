@@ -16,6 +16,7 @@ IMPORTING = "<frozen importlib._bootstrap"
 """The file of Python's own frames below an import."""
 AGAIN_S = 0.05
 """Seconds until a signal that fell into an import is sent again."""
+_ignored: set[int] = set()
 
 
 @contextmanager
@@ -34,8 +35,21 @@ def interrupts_behind_imports() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def ignore(number: int) -> None:
+    """From here to the end of the process nobody listens, whoever puts `interrupted` back."""
+    _ignored.add(number)
+    signal.signal(number, signal.SIG_IGN)
+
+
+def is_ignored(number: int) -> bool:
+    return number in _ignored
+
+
 def interrupted(number: int, frame: FrameType | None) -> None:
-    """A handler: KeyboardInterrupt, or the same signal again where a module is being imported."""
+    """A handler: KeyboardInterrupt, or the same signal again where a module is being imported;
+    nothing for one of `ignore`."""
+    if number in _ignored:
+        return
     while frame is not None:
         if frame.f_code.co_filename.startswith(IMPORTING):
             main = threading.main_thread().ident

@@ -14,15 +14,9 @@ from avatar_v.base import checks
 from avatar_v.base.paths import whole_file
 from avatar_v.callbacks.ema import averaged
 from avatar_v.media.pixels import to_uint8
+from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Chunk, Span
-from avatar_v.sampling.rollout import (
-    ChunkVelocity,
-    States,
-    Words,
-    begin,
-    chunk_velocity,
-    make_chunk,
-)
+from avatar_v.sampling.rollout import States, Words, begin, chunk_velocity, make_chunk
 from avatar_v.sampling.settings import Settings
 from avatar_v.training.engine import Engine, steps_made, subject_of, trains_clips
 from avatar_v.training.settings import MAX_GUIDANCE, MAX_SHIFT
@@ -97,11 +91,18 @@ class Samples(L.Callback):
         num_prefix = min(1, length - 1)
         prefixes: States = (clean[:, :num_prefix],)
         words = Words(cond.text, stage.conditioner.encode_text([""] * len(clean)))
+        by_blocks = stage.dit.config.is_causal and settings.streaming.needs_blocks
+        anchor = by_blocks and cond.reference is not None  # which may replace the sink
+        settings = dataclasses.replace(settings, anchor=anchor)
         carry = begin(stage.dit, prefixes, cond.reference, settings)
-        video = chunk_velocity(stage.dit, words, cond.audio, carry, settings).video
-        velocity = ChunkVelocity(lambda num, _: video(num, cond.motion))
-        chunk = first_chunk(length, num_prefix)
-        latents = make_chunk(velocity, prefixes, chunk, settings, range(len(clean)))[0]
+        given = chunk_velocity(stage.dit, words, cond.audio, carry, settings)
+        velocity = given.after(cond.motion)
+        chunk, seeds = first_chunk(length, num_prefix), range(len(clean))
+        if by_blocks:
+            config = stage.dit.config
+            (latents,), _ = make_blocks(velocity, carry, chunk, settings, seeds, config)
+        else:
+            (latents,) = make_chunk(velocity, prefixes, chunk, settings, seeds)
         vae = stage.conditioner.vae
         return vae.decode(clean).clamp(-1, 1), vae.decode(latents).clamp(-1, 1)
 

@@ -11,11 +11,11 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import distributed as dist
 
-from avatar_v.base.interrupts import interrupted
+from avatar_v.base.interrupts import ignore, interrupted
 from avatar_v.training.engine import steps_made
 
 
-class Stopped(Exception):
+class StoppedAtTerm(Exception):
     """A launched run that was told to end has its checkpoint, and ends on all ranks."""
 
 
@@ -36,7 +36,8 @@ class Terminated(L.Callback):
 
 
 class CheckpointAtTerm(L.Callback):
-    """Answers SIGTERM by a checkpoint behind the batch, in which all ranks end together.
+    """Answers SIGTERM by a checkpoint behind the batch, in which all ranks end together; in a run
+    that keeps none like Ctrl-C, since nothing is there to go on from.
 
     One rank that is told is enough: after every batch the ranks ask each other, on the CPU, so that
     no GPU is waited for. The signal waits for the end of a validation. `RecipeCLI` adds this
@@ -60,30 +61,28 @@ class CheckpointAtTerm(L.Callback):
         if self._group is not None:
             dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
         if told:
-            path = _last(trainer)
-            if path is not None:
-                trainer.save_checkpoint(path)
-            # ranks that are a moment later are told again by those that end them: from here to the
-            # end of the process nobody listens, and the trainer puts no handler back
-            trainer._signal_connector._original_handlers.pop(signal.SIGTERM, None)
-            _listen(signal.SIG_IGN)
-            raise Stopped(f"stopped at step {steps_made(trainer, pl_module)}")
+            if not _saved(trainer):
+                raise KeyboardInterrupt
+            if threading.current_thread() is threading.main_thread():
+                ignore(
+                    signal.SIGTERM
+                )  # those that end a rank which is a moment later tell it again
+            raise StoppedAtTerm(f"stopped at step {steps_made(trainer, pl_module)}")
 
     def _tell(self, number: int, frame: FrameType | None) -> None:
         self._told = True
 
 
-def _last(trainer: L.Trainer) -> Path | None:
-    """Where the last checkpoint of the run lies, which its own callback then replaces; None for a
-    run that writes none."""
+def _saved(trainer: L.Trainer) -> bool:
+    """Write the last checkpoint of the run, which its own callback then replaces. False for a run
+    that keeps none."""
     kept = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
     if not kept or kept[0].dirpath is None:
-        return None
+        return False
     path = Path(kept[0].dirpath) / f"{kept[0].CHECKPOINT_NAME_LAST}{kept[0].FILE_EXTENSION}"
     kept[0].last_model_path = str(path)
-    if trainer.is_global_zero and path.is_symlink():
-        path.unlink()
-    return path
+    trainer.save_checkpoint(path)
+    return True
 
 
 def _listen(answer) -> None:

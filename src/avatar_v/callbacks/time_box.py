@@ -5,29 +5,30 @@ the time that has passed, warm-up included, whatever number of steps that makes.
 """
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from avatar_v.base import checks
+from avatar_v.base.flops import FlopCount
 from avatar_v.base.paths import whole_file
 from avatar_v.callbacks.record import Export
 from avatar_v.training.engine import Engine, steps_made
 
 TIME_BOX = "time_box.json"
-COUNTED = range(1, 5)
-"""Batches whose operations are counted, as torch's counter sees them: matrix products, convolutions
-and attention, forward and backward. Compiled parts run uncompiled in them."""
+LEAST_COUNTED = 4
+"""Batches behind the first whose operations are counted, at least, in whole turns of all roles.
+Compiled parts run uncompiled in them."""
 
 
 class TimeBox(L.Callback):
-    """Ends the fit after ``seconds`` of training, and validation follows; prints a line every
-    ``line_s``; every ``keep_s`` lets `Export` write the weights as they are; in the end writes
-    ``default_root_dir/time_box.json``: steps, loss, speed and the numbers of validation.
+    """Ends the fit after ``seconds`` of training, on one rank; validation follows. Prints a line
+    every ``line_s``; every ``keep_s`` lets `Export` write the weights as they are; in the end
+    writes ``default_root_dir/time_box.json``: seconds, steps, loss, speed and the numbers of
+    validation.
 
     ``peak_tflops`` of the device, for the share of it that is reached; None where it is not known.
     """
@@ -43,17 +44,27 @@ class TimeBox(L.Callback):
             checks.positive(name, value)
         self.seconds, self.peak_tflops = seconds, peak_tflops
         self.line_s, self.keep_s = line_s, keep_s
-        self._counter: Operations | None = None
+        self._counter: FlopCount | None = None
+        self._counted, self._fit_s = range(0), 0.0
         self._num_batches = self._num_tokens = self._counted_tokens = self._flops = 0
         self._last: dict[str, Any] = {}
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """ValueError for several ranks, each of which has a clock of its own."""
+        if trainer.world_size > 1:
+            raise ValueError(f"a TimeBox ends a fit of one rank, got {trainer.world_size}")
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        turn = trainer.accumulate_grad_batches
+        if isinstance(pl_module, Engine):
+            turn *= pl_module.updates.accumulate_grad_batches * max(_updates_per_step(pl_module))
+        self._counted = range(1, 1 + turn * math.ceil(LEAST_COUNTED / turn))
         self._begin_s = self._line_s = self._kept_s = time.monotonic()
         self._line_tokens = 0
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
-        if self._num_batches in COUNTED:
-            self._counter = Operations()
+        if self._num_batches in self._counted:
+            self._counter = FlopCount()
             self._counter.__enter__()
 
     def on_train_batch_end(self, trainer, pl_module, outputs: Any, batch, batch_idx) -> None:
@@ -65,7 +76,8 @@ class TimeBox(L.Callback):
         self._num_batches += 1
         self._num_tokens += num_tokens
         now = time.monotonic()
-        share = (now - self._begin_s) / self.seconds
+        self._fit_s = now - self._begin_s
+        share = self._fit_s / self.seconds
         _set_clocks(trainer, pl_module, min(share, 1.0))
         if share >= 1:
             trainer.should_stop = True
@@ -86,8 +98,7 @@ class TimeBox(L.Callback):
             for name, value in trainer.callback_metrics.items()
             if not name.startswith(("train", "speed", "step"))
         }
-        seconds = round(time.monotonic() - self._begin_s, 1)
-        row = {"train_s": seconds, **self._last, "numbers": numbers}
+        row = {"fit_s": round(self._fit_s, 1), **self._last, "numbers": numbers}
         with whole_file(Path(trainer.default_root_dir) / TIME_BOX) as partial:
             partial.write_text(json.dumps(row))
 
@@ -111,25 +122,14 @@ class TimeBox(L.Callback):
         print(f"{Path(trainer.default_root_dir).name}: {done}, {words}", flush=True)
 
 
-class Operations(TorchDispatchMode):
-    """Counts those of what runs inside, by torch's formulas. (Its own counter also follows modules,
-    and refuses losses that take gradients of a part.)"""
-
-    num = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func._overloadpacket)
-        if count is not None:
-            self.num += int(count(*args, **(kwargs or {}), out_val=out))
-        return out
-
-
 def _set_clocks(trainer: L.Trainer, module: L.LightningModule, share: float) -> None:
     """Let every schedule stand at this share of its steps."""
-    times = [1]
-    if isinstance(module, Engine):
-        times = [r.updates_per_step for r in module.roles().values() if r.optim is not None]
+    times = _updates_per_step(module) if isinstance(module, Engine) else [1]
     for config, num in zip(trainer.lr_scheduler_configs, times, strict=True):
         last = num * trainer.max_steps - 2  # a step follows, and stays inside
         config.scheduler.last_epoch = int(share * last)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _updates_per_step(engine: Engine) -> list[int]:
+    """Of every trained role."""
+    return [role.updates_per_step for role in engine.roles().values() if role.optim is not None]

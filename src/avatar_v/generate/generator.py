@@ -159,9 +159,9 @@ def live_audio_chunks(
     for part in parts:
         with inference(device, bf16=False):
             window = part.window[None].to(device)
-            run = slice(part.num_before, part.num_before + len(part.chunk.latents))
-            audio = conditioner.encode_audio(window)[:, run]
-            own = None if refiner is None else refiner.encode_audio(window)[:, run]
+            first, num = part.num_before, len(part.chunk.latents)
+            audio = conditioner.encode_audio(window, first)[:, :num]
+            own = None if refiner is None else refiner.encode_audio(window, first)[:, :num]
         yield AudioChunk(part.chunk, audio, part.sound, own)
 
 
@@ -321,8 +321,8 @@ def audio_tokens(
     def encode_span(span: Span) -> Tensor:
         first, last = max(0, span.start - context), min(span.stop + look_ahead, num_latents - 1)
         frames = Span(TEMPORAL_FACTOR * first, TEMPORAL_FACTOR * last + 1)
-        tokens = conditioner.encode_audio(gain * _cut_sound(waveform, frames).to(device))
-        return tokens[:, span.start - first : span.stop - first]
+        heard = gain * _cut_sound(waveform, frames).to(device)
+        return conditioner.encode_audio(heard, span.start - first)[:, : len(span)]
 
     return encode_span
 

@@ -195,7 +195,8 @@ class LoadedPipeline:
 
     def _job(self, inputs: Inputs, request: Request) -> GenerationTask:
         """``request`` with nothing left open, and who is to speak, for the refiner too."""
-        request = resolved(request, self.card, has_clips=bool(inputs.clips))
+        has_clips = bool(inputs.clips)
+        request = resolved(request, self.card, has_clips=has_clips, num_ranks=self.num_ranks)
         person = self.person(inputs, from_prompt=request.person.from_prompt)
         larger = refined_person(self.refiner, inputs, self.size, self.format.refiner_latents)
         return GenerationTask(request, person, larger)

@@ -59,7 +59,10 @@ class Ranks:
         assert isinstance(objects, ProcessGroup)
         self._objects = objects
         self._strips = Strips()
-        self._store, self._lag = dist.distributed_c10d._get_default_store(), ""
+        # a connection of its own: a rank that waits for others in the store holds the group's
+        store = dist.distributed_c10d._get_default_store()
+        self._store = store.clone()  # pyright: ignore[reportAttributeAccessIssue]  no stub has it
+        self._lag = ""
         if size > 1:
             work = self._beat if rank else self._watch
             threading.Thread(target=work, name="ranks", daemon=True).start()
@@ -164,13 +167,13 @@ class Ranks:
         sentinels = [process.sentinel for process in self._processes.values()]
         beats, missed = dict.fromkeys(range(1, self.size), 0), dict.fromkeys(range(1, self.size), 0)
         while not self._closed and not wait(sentinels, timeout=BEAT_S):
-            if not sentinels:  # those of a launcher
-                time.sleep(BEAT_S)
             for rank, before in beats.items():
                 beats[rank] = self._store.add(f"alive {rank}", 0)
                 missed[rank] = missed[rank] + 1 if beats[rank] == before else 0
                 if missed[rank] == MOST_MISSED or (self._busy and missed[rank] > MOST_MISSED):
                     self._end(rank)
+            if max(missed.values()) < MOST_MISSED:
+                self._lag = ""
         time.sleep(PATIENCE_S)
         if self._busy and not self._closed:
             notice(f"avatar-v: error: {self._death()}")

@@ -151,9 +151,9 @@ def sound_chunks(
     """The chunks of a sound, each as soon as its look-ahead has arrived; the rest at its end.
 
     ``context`` and ``look_ahead`` are the numbers of latents before a chunk and behind it that its
-    encoding depends on. Windows are
-    high-passed; ``gain`` gives the factor of one from the last ``GAIN_WINDOW_S`` of what its chunk
-    had to wait for. ValueError if the sound ends before its first sample.
+    encoding depends on. Windows are high-passed; ``gain`` gives the factor of one from the last
+    ``GAIN_WINDOW_S`` of what its chunk had to wait for. ValueError if the sound ends before its
+    first sample.
     """
     arriving, before = _Arriving(_with_heard(sound)), None
     while (part := _next(arriving, before, chunk_latents, look_ahead)) is not None:

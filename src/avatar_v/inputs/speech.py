@@ -46,8 +46,6 @@ def read_speech(
     info, num = reading.probe(path, track=track), 0
 
     def parts() -> Iterator[Tensor]:
-        from avatar_v.media import reading
-
         nonlocal num
         for part in reading.iter_audio(path, track=track):
             num += len(part)

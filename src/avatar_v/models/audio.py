@@ -123,8 +123,9 @@ class LogMelEncoder(nn.Module):
         reach = self.memory_frames + TEMPORAL_FACTOR - 1 + CONTEXT_FRAMES
         return math.ceil(reach / TEMPORAL_FACTOR)
 
-    def forward(self, waveform: Waveform) -> Features:
-        """Features of s / 640 video frames; ValueError unless s is a multiple of 640."""
+    def forward(self, waveform: Waveform, first: int = 0) -> Features:
+        """Features of s / 640 video frames, whatever the ``first`` latent is that is asked for.
+        ValueError unless s is a multiple of 640."""
         check_samples(waveform)
         x = log_mel(waveform, self.mel_filters).unflatten(1, (-1, _MELS_PER_FRAME)).flatten(2)
         x = self.embed(x)
@@ -155,11 +156,10 @@ class HiddenStateAudioEncoder(nn.Module):
     ``folder`` is a local transformers folder; nothing is downloaded. Hidden states at 50 Hz are
     averaged in pairs to the 25 Hz frame grid.
 
-    Without ``look_ahead`` each feature depends on the whole recording. With it the features that
-    the tokens of a latent add to those before (`latent_windows`: video frames 4k - 1 … 4k + 2) come
-    from a pass over ``window`` latents of sound that end with these frames, and ``look_ahead``
-    latents behind them; before the recording and behind it there is silence. A pass a latent: the
-    features do not depend on where a stream is cut.
+    Without ``look_ahead`` each feature depends on the whole recording. With it four video frames at
+    a time (4k - 1 … 4k + 2, which latent k adds) come from a pass over the ``window`` latents of
+    sound that end with them and ``look_ahead`` latents behind; silence stands outside the
+    recording. A pass a latent: the features do not depend on where a stream is cut.
     """
 
     def __init__(
@@ -204,12 +204,15 @@ class HiddenStateAudioEncoder(nn.Module):
         self.training = mode
         return self
 
-    def forward(self, waveform: Waveform) -> Features:
-        """Features of s / 640 video frames; ValueError unless s is a multiple of 640."""
+    def forward(self, waveform: Waveform, first: int = 0) -> Features:
+        """Features of s / 640 video frames; with ``look_ahead`` 0 on those that no latent from
+        ``first`` on sees. ValueError unless s is a multiple of 640."""
         check_samples(waveform)
         with torch.no_grad():
-            states = self._states if self.look_ahead is None else self._by_windows
-            states = states(waveform)
+            if self.look_ahead is None:
+                states = self._states(waveform)
+            else:
+                states = self._by_windows(waveform, max(first - 1, 0))
         num_frames = waveform.shape[1] // SAMPLES_PER_FRAME
         stacked = torch.stack([state[:, : 2 * num_frames].float() for state in states])
         stacked = stacked.unflatten(2, (num_frames, 2)).mean(3)
@@ -223,8 +226,9 @@ class HiddenStateAudioEncoder(nn.Module):
     def _states(self, waveform: Waveform) -> tuple[Tensor, ...]:
         return self._wav2vec2(waveform) if self.kind == "wav2vec2" else self._whisper(waveform)
 
-    def _by_windows(self, waveform: Waveform) -> tuple[Tensor, ...]:
-        """Hidden states of groups of four video frames, of which the first begins at frame -1."""
+    def _by_windows(self, waveform: Waveform, skipped: int) -> tuple[Tensor, ...]:
+        """Hidden states of groups of four video frames, of which the first begins at frame -1; 0 in
+        those that are ``skipped``."""
         assert self.look_ahead is not None
         num_frames = waveform.shape[1] // SAMPLES_PER_FRAME
         num, before = num_frames // TEMPORAL_FACTOR + 1, TEMPORAL_FACTOR * (self.window - 1)
@@ -233,11 +237,13 @@ class HiddenStateAudioEncoder(nn.Module):
         behind = whole - before - 1 - num_frames
         padded = F.pad(waveform, (SAMPLES_PER_FRAME * (before + 1), SAMPLES_PER_FRAME * behind))
         step = SAMPLES_PER_FRAME * TEMPORAL_FACTOR
-        windows = padded.unfold(1, SAMPLES_PER_FRAME * size, step).flatten(0, 1)
+        windows = padded.unfold(1, SAMPLES_PER_FRAME * size, step)[:, skipped:].flatten(0, 1)
         run = slice(2 * before, 2 * (before + TEMPORAL_FACTOR))
         passes = [[x[:, run] for x in self._states(part)] for part in windows.split(AT_ONCE)]
-        layers = (torch.cat(layer) for layer in zip(*passes, strict=True))
-        return tuple(x.unflatten(0, (-1, num)).flatten(1, 2)[:, 2:] for x in layers)
+        layers = [torch.cat(layer) for layer in zip(*passes, strict=True)]
+        layers = [x.unflatten(0, (-1, num - skipped)).flatten(1, 2) for x in layers]
+        zeros = 2 * TEMPORAL_FACTOR * skipped
+        return tuple(F.pad(x, (0, 0, zeros, 0))[:, 2:] for x in layers)
 
     def _wav2vec2(self, waveform: Waveform) -> tuple[Tensor, ...]:
         """Hidden states at 50 Hz. 80 samples more give exactly two states for each video frame."""

@@ -47,10 +47,9 @@ def card_values(folder: str | Path) -> dict[str, Any]:
 
 def with_defaults(card: dict[str, Any]) -> dict[str, Any]:
     """The values of a card with those that older ones lack."""
-    can = card.get("can")
-    return (
-        UNCOMPRESSED | card | ({"can": {"streaming": None} | can} if isinstance(can, dict) else {})
-    )
+    if isinstance(can := card.get("can"), dict):
+        card = card | {"can": {"streaming": None} | can}
+    return UNCOMPRESSED | card
 
 
 def check_version(card: dict[str, Any], folder: str | Path) -> None:

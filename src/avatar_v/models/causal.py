@@ -38,14 +38,23 @@ def as_causal(dit: AvatarDiT, *, block: int, window: int | None) -> AvatarDiT:
     return causal.train(dit.training)
 
 
+def check_corruption(streaming: Streaming, sequence_size: int) -> None:
+    """ValueError for a sequence group: its ranks, each with some heads, would draw alike."""
+    if streaming.corrupt_share > 0 and sequence_size > 1:
+        raise ValueError(
+            f"streaming.corrupt_share {streaming.corrupt_share:g} is for videos that one rank "
+            f"computes, so tensor_parallel_size is 1, got {sequence_size}"
+        )
+
+
 @dataclass(frozen=True)
 class Corruption:
     """Noise in the keys and values that later blocks see (History Corrupt, Live Avatar §4.2): what
     moves is to be read of the near past, who it is of the sink.
 
     A latent frame is noised or not, in all layers and steps alike, as an error in the picture would
-    be. The noise depends on the seed, the layer and the frame's number in the video alone, so it is
-    the same in one pass under the mask and in a stream.
+    be. The noise depends on the seed, the layer and the frame's number in the video alone, so on
+    one kind of device it is the same in one pass under the mask and in a stream.
     """
 
     share: float  # of the latent frames

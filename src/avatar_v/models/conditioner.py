@@ -163,8 +163,8 @@ class Conditioner(nn.Module):
 
     @property
     def hears_moments(self) -> bool:
-        """Whether a frame's sound alone means something: wav2vec 2.0 and Whisper encode whole
-        recordings, so frames that stand for a clip are silent to them."""
+        """Whether a frame's sound alone means something: wav2vec 2.0 and Whisper need sound around
+        a frame, so frames that stand for a clip are silent to them."""
         return isinstance(self.audio_encoder, LogMelEncoder)
 
     def encode_clip(
@@ -225,9 +225,12 @@ class Conditioner(nn.Module):
     def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:
         return self.text_encoder(texts)
 
-    def encode_audio(self, waveform: Float[Tensor, "b s"]) -> Float[Tensor, "b l n d"]:
-        """Tokens of each latent frame; s = 640 f with f = 4k + 1, else ValueError."""
-        return latent_windows(self.audio_encoder(waveform))
+    def encode_audio(
+        self, waveform: Float[Tensor, "b s"], first: int = 0
+    ) -> Float[Tensor, "b l n d"]:
+        """Tokens of each latent frame from number ``first`` on; s = 640 f with f = 4k + 1, else
+        ValueError."""
+        return latent_windows(self.audio_encoder(waveform, first))[:, first:]
 
     def encode_audio_windows(
         self, waveform: Float[Tensor, "b s"], start: Int[Tensor, " b"], length: int
@@ -245,7 +248,9 @@ class Conditioner(nn.Module):
         sample = torch.arange(SAMPLES_PER_FRAME * num_frames(stretch))
         index = (SAMPLES_PER_FRAME * TEMPORAL_FACTOR * first)[:, None] + sample
         heard = waveform.gather(1, index.to(waveform.device))
-        return window(self.encode_audio(heard), start - first, length)
+        begin = start - first
+        asked = int(begin.min())
+        return window(self.encode_audio(heard, asked), begin - asked, length)
 
     @torch.no_grad()
     def encode_video(self, video: Float[Tensor, "b f 3 h w"]) -> Latents:

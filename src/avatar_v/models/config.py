@@ -13,7 +13,7 @@ CAUSAL_FIRST = 2
 """Latent frames of the first block of a causal network: as many as a chunk shares with the one
 before (sampling/chunks.OVERLAP), so that blocks end where chunks end (our choice)."""
 
-History = Literal["same_step", "clean"]
+PastKind = Literal["same_step", "clean"]
 Sink = Literal["beside", "replaced"]
 
 
@@ -22,7 +22,7 @@ class Streaming:
     """How a causal network sees what it has made, in training and in generation (Live Avatar §4.2,
     §4.4). Each part can be taken out; the defaults are those of weights that say nothing."""
 
-    history: History = "same_step"
+    history: PastKind = "same_step"
     """Keys and values of blocks before: those that they left in the same step, at the same noise
     level, or those of one more pass over the finished block, which all steps read."""
     sink: Sink = "beside"
@@ -30,7 +30,7 @@ class Streaming:
     made takes the reference's place behind the first block (adaptive attention sink)."""
     rolling: bool = True
     """In generation, positions stay where training was; else they grow, away from the sink."""
-    shift: Annotated[int, Within(0, 4096)] = 0
+    max_start: Annotated[int, Within(0, 4096)] = 0
     """Latent frames: a window of training begins at a place drawn from 0 to here."""
     corrupt_share: Annotated[float, Within(0, 1)] = 0.0
     """Share of the history's latent frames whose keys and values are noised in training."""

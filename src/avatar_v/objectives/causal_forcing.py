@@ -19,7 +19,7 @@ from avatar_v import flow
 from avatar_v.base import checks
 from avatar_v.models.attention import Pattern
 from avatar_v.models.cache import KeyValueCache
-from avatar_v.models.causal import Corruption, as_causal
+from avatar_v.models.causal import Corruption, as_causal, check_corruption
 from avatar_v.models.config import CAUSAL_FIRST, Streaming
 from avatar_v.sampling.blocks import check_chunks
 from avatar_v.sampling.settings import Settings
@@ -97,10 +97,14 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
             raise ValueError("objective.suffix_share is 0: a causal network sees nothing behind it")
         self.streaming = streaming or Streaming()
         replaces = self.streaming.sink == "replaced"
-        continuation = dataclasses.replace(continuation, anchor_replaces=replaces)
+        if replaces and continuation.anchor_share == 0:
+            raise ValueError(
+                "streaming.sink replaced: the anchor is what takes the reference's place, so "
+                "continuation.anchor_share is above 0"
+            )
         video = VideoSubject(
             models, objective, Regions(face_boost, mouth_boost), personality=personality,
-            continuation=continuation, times=blocks.draw_times,
+            continuation=continuation, anchor_replaces=replaces, times=blocks.draw_times,
         )  # fmt: skip
         super().__init__(video, optim, seed, trainable)
         self.blocks = blocks
@@ -114,6 +118,7 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
     def build_roles(self) -> None:
         """The same weights with another attention. ValueError for windows that blocks do not fill,
         and for distilled weights, whose velocity is not that of the data."""
+        check_corruption(self.streaming, self.layout.sequence_size)
         start = self.subject.models.init_from
         if start is not None:
             steps = read_card(start).can.num_steps
@@ -136,8 +141,8 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
         """Where the window lies and how its blocks see those before, as AvatarDiT.forward takes
         it."""
         streaming, draws, more = self.streaming, batch.draws, dict[str, Any]()
-        if streaming.shift:
-            more["start"] = int(torch.randint(streaming.shift + 1, (), generator=draws.common))
+        if streaming.max_start:
+            more["start"] = int(torch.randint(streaming.max_start + 1, (), generator=draws.common))
         if streaming.corrupt_share:
             seed = int(torch.randint(2**62, (), generator=draws.own))
             corruption = Corruption.of(streaming, seed)

@@ -151,20 +151,18 @@ class DistributionMatching:
         )
         logs: Logs = {}
         with host.network(STUDENT) as student, torch.set_grad_enabled(due):
-            made, steps = rollout.roll(student, num_moves)
+            made, steps = rollout.roll(student, num_moves, with_steps=due)
         whole = made if steps is None else made.requires_grad_(due)
         if part is not None:
             rollout, made = part(rollout, whole, batch.draws)
         chunk = ScoredChunk(rollout, made, rollout.window(batch.clean), rollout.window(region))
         if due:
             loss, logs = self.student_loss(host, chunk, num_moves, batch.draws.own)
-            if steps is None:
-                with host.network(STUDENT):
+            with host.network(STUDENT):
+                if steps is None:
                     host.update(STUDENT, loss)
-            else:
-                with host.network(FAKE):  # whose features the head's term reads
+                else:
                     (gradient,) = torch.autograd.grad(loss, whole)
-                with host.network(STUDENT):
                     host.update(STUDENT, steps.parts(gradient))
             self.last_loss = loss.detach()
         chunk = dataclasses.replace(chunk, made=made.detach())
@@ -194,10 +192,21 @@ class DistributionMatching:
             loss = loss + regression * logs["regression"]
         adversarial = value_at(numbers.adversarial, host.step)
         if adversarial > 0:
-            cells = self.cells(host, chunk.rollout, chunk.made, generator)
-            logs["generator"] = generator_loss(cells, _of_tokens(chunk, cells))
-            loss = loss + adversarial * logs["generator"]
+            logs["generator"], pull = self.generator_term(host, chunk, adversarial, generator)
+            loss = loss + adversarial * logs["generator"] + (pull - pull.detach())
         return loss, logs
+
+    def generator_term(
+        self, host: Host, chunk: ScoredChunk, weight: float, generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """The head's term without a gradient, and a number with that of ``weight`` times it. The
+        backward pass through the fake score belongs in here: blocks that are computed again read
+        the factors that are active."""
+        cells = self.cells(host, chunk.rollout, chunk.made, generator)
+        term = generator_loss(cells, _of_tokens(chunk, cells))
+        with host.network(FAKE):
+            (gradient,) = torch.autograd.grad(weight * term, chunk.made)
+        return term.detach(), (chunk.made * gradient).sum()
 
     def matching_term(
         self, host: Host, chunk: ScoredChunk, generator: torch.Generator

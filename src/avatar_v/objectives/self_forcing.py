@@ -5,9 +5,10 @@ see a window as a whole. In each step blocks see earlier ones at the same time t
 pass under the causal mask is the very video that generation makes block after block
 (sampling/blocks.py; tests/numerics/test_blocks.py): training takes the pass. What a block sees of
 the past is noisy in all steps but the last, as in the paper; unlike alg. 1, gradients pass into the
-past, and each step has a past of its own, as in generation. With ``student.gradients`` blocks
-it is alg. 2: the student makes block after block as generation does, the past takes no gradient,
-and memory is that of one block.
+past, and each step has a past of its own, as in generation. With ``student.gradients`` blocks the
+student makes block after block as generation does. That follows alg. 2 in two things: the past
+takes no gradient, and activations are those of one block. Two differ: the scores look once at the
+window instead of once for each block, and each step reads the past of its own step.
 
 A student's windows are longer than the scores', so that blocks leave its sight. The scores look at
 a part, which continues the student's own latents.
@@ -15,6 +16,7 @@ a part, which continues the student's own latents.
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base import checks
+from avatar_v.models.causal import check_corruption
 from avatar_v.models.config import DiTConfig, Streaming
 from avatar_v.models.discriminator import TokenDiscriminator
 from avatar_v.models.dit import AvatarDiT
@@ -52,7 +55,7 @@ from avatar_v.training.video import Regions, VideoSubject
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond, Reference
 from avatar_v.weights.adapter import check_adapters, read_adapter
-from avatar_v.weights.card import AdapterSpec
+from avatar_v.weights.card import AdapterSpec, read_adapter_card, read_card
 from avatar_v.weights.weights import load_dit
 
 
@@ -64,7 +67,7 @@ class CausalStudent:
     """Pipeline folder of stage 4d, runs/4d_causal_forcing/weights; of LoRA its adapter beside it"""
     score_latents: int  # of the part of a window that both scores look at: those of their training
     gradients: Literal["window", "blocks"] = "window"
-    """Of one pass over the window, into the past, too; or of one block after another (alg. 2)."""
+    """Of one pass over the window, into the past, too; or of one block after another."""
 
     def __post_init__(self) -> None:
         checks.count("student.score_latents", self.score_latents, least=OVERLAP + 1)
@@ -96,7 +99,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
             scores ends in a causal network's video.
         rollout: the student's steps; ``prompt_share`` and ``image_share`` make a whole.
         trainable: all of the student, or LoRA factors for student and fake score on the real one.
-        streaming: what a block sees of the past.
+        streaming: what a block sees of the past; None: what it saw in 4d.
         updates: as in stage 4b.
         personality: as in stage 3.
         face_boost: as in stage 2.
@@ -142,12 +145,9 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         super().__init__(video, optim, seed, trainable, updates)
         self.rollout = rollout
         self.matching = DistributionMatching(matching, objective.shift)
-        self.student, self.streaming = student, streaming or Streaming()
-        if self.streaming.needs_blocks and student.gradients != "blocks":
-            raise ValueError(
-                "student.gradients is blocks where the history is clean or the sink is replaced: "
-                "one pass over a window cannot make them"
-            )
+        self.student, self.asked_streaming = student, streaming
+        self.streaming = streaming or Streaming()
+        self._check_streaming()
         self.configs: dict[str, DiTConfig] = {}
 
     @property
@@ -183,6 +183,29 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
             )
         for length in self.subject.objective.window_latents.values():
             check_chunks(block, length)
+        trained = self.trained_streaming()
+        if self.asked_streaming is None:
+            self.streaming = trained
+            self._check_streaming()
+        elif self.asked_streaming != trained:
+            warnings.warn(
+                f"{self.student.causal_weights} were trained with {trained}, and the student is "
+                f"with {self.asked_streaming}",
+                stacklevel=2,
+            )
+        check_corruption(self.streaming, self.layout.sequence_size)
+
+    def _check_streaming(self) -> None:
+        if self.streaming.needs_blocks and self.student.gradients != "blocks":
+            raise ValueError(
+                "student.gradients is blocks where the history is clean or the sink is replaced: "
+                "one pass over a window cannot make them"
+            )
+        if self.streaming.sink == "replaced" and not self.rollout.anchor:
+            raise ValueError(
+                "streaming.sink replaced: the anchor is what takes the reference's place, so "
+                "rollout.anchor is true"
+            )
 
     def _add_adapters(self) -> None:
         """Student and fake score as factors on the real score, and the attention of each."""
@@ -197,6 +220,12 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
     def causal_start(self) -> AvatarDiT:
         """The causal DiT that the student starts from."""
         return load_dit(f"{self.student.causal_weights}/dit")
+
+    def trained_streaming(self) -> Streaming:
+        """What the student saw of the past in 4d."""
+        folder = self.student.causal_weights
+        card = read_adapter_card(folder).card if self.has_adapters else read_card(folder)
+        return card.can.streaming or Streaming()
 
     def causal_factors(self) -> tuple[DiTConfig, Factors | None]:
         """The shape and the factors of stage 4d's adapter, which the student's start from (None: as
@@ -243,8 +272,8 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         """The whole stream, which is to be made."""
         length, streaming, start = self.subject.window_length(self.step), self.streaming, 0
         made = roll_out_chunk(self.dit, self.conditioner, batch, self.rollout, length)
-        if streaming.shift:
-            start = int(torch.randint(streaming.shift + 1, (), generator=batch.draws.common))
+        if streaming.max_start:
+            start = int(torch.randint(streaming.max_start + 1, (), generator=batch.draws.common))
         settings = dataclasses.replace(
             made.settings, streaming=streaming, window_latents=length, seed=made.seeds[0]
         )

@@ -7,9 +7,11 @@ steps, hands it on, and begins the next block while this one is further down the
 hands what is finished back to the first, which reads, decodes and writes.
 
 Sends do not wait for whoever receives, but for the one before the last: two messages are on their
-way at most. A message is a header of whole numbers, and behind it the bytes of a tensor as they
-lie in memory, and what else there is to say. They go over gloo, so through main memory: the latents
-of a block are small beside the work of a step.
+way at most. The last rank may hand back all that the first one can have in work, so nobody in the
+line waits for whoever takes what is finished, and a video can be dropped at any time. A message is
+a header of whole numbers, and behind it the bytes of a tensor as they lie in memory, and what else
+there is to say. They go over gloo, so through main memory: the latents of a block are small beside
+the work of a step.
 """
 
 import pickle
@@ -186,7 +188,9 @@ class PipelineGroup:
         return message
 
     def _send(self, message: _Message, rank: int, tag: int) -> None:
-        self._wait(MOST_UNSENT - 1)
+        # of the last rank: a chunk for each place between stages of the first (generate/making.py),
+        # the one that waits for a place, and the end behind them
+        self._wait(self.size + 1 if self.is_last else MOST_UNSENT - 1)
         parts = []
         for x in message.parts():
             work = dist.isend(x, rank, group=self._group, tag=tag)

@@ -31,6 +31,7 @@ def whole_shards(path: Path, *, is_first: bool, barrier: Callable[[str], object]
         raise
     barrier("checkpoint written")
     if is_first:
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        is_link = path.is_symlink()  # save_last: link
+        shutil.rmtree(path) if path.is_dir() and not is_link else path.unlink(missing_ok=True)
         partial.rename(path)
     barrier("checkpoint in its place")

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from avatar_v.base.flops import FORMULAS
 from avatar_v.kernels import backends
 from avatar_v.models.layers import forget_grids
 from avatar_v.parallel.traffic import sent_elements
@@ -155,7 +155,7 @@ class Counter(TorchDispatchMode):
         before = {id(x.untyped_storage()) for x in given}
         out = func(*args, **(kwargs or {}))
         found = _tensors(out)
-        formula = _FORMULAS.get(func._overloadpacket)
+        formula = FORMULAS.get(func._overloadpacket)
         if formula is not None:
             flops = formula(*args, **(kwargs or {}), out_val=out)
             self.flops += flops
@@ -207,21 +207,3 @@ def _tensors(values: Any) -> list[Tensor]:
 def _bytes(x: Tensor) -> int:
     """What reading ``x`` once takes: of an expanded tensor what lies in memory."""
     return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
-
-
-def _attention_flops(query, key, value, *args: Any, out_val: Any = None, **named: Any) -> int:
-    return sdpa_flop_count(query.shape, key.shape, value.shape)
-
-
-def _attention_backward_flops(
-    grad, query, key, value, *args: Any, out_val: Any = None, **named: Any
-) -> int:
-    return sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
-
-
-_FORMULAS: dict[Any, Callable[..., int]] = {
-    **flop_registry,
-    # torch knows the kernels of GPUs; that of a CPU keeps and computes the same
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
-}

@@ -92,6 +92,8 @@ def build_networks(stage: Engine) -> None:
             student = _causal_of(stage, dit)
             stage.causal_start = lambda: student
             stage.causal_factors = lambda: (student.config, None)
+            if not Path(stage.student.causal_weights).exists():
+                stage.trained_streaming = lambda: stage.streaming
         stage.conditioner = conditioner_of(models.preset, dit.config)
         is_lora = isinstance(stage.subject, MotionSubject) and stage.trainable.parts == "lora"
         if isinstance(stage, AFTER_MOTION) or is_lora:

@@ -10,6 +10,7 @@ Left out: rewards, whose networks are the user's; steps of the optimisers; the m
 import dataclasses
 import functools
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import lightning as L
@@ -130,11 +131,12 @@ class _Run:
         self.num_tokens, self.num_batches = begun.num_tokens, self.num_batches + 1
 
 
-def _update(stage: Engine, role: str, loss: Tensor) -> bool:
+def _update(stage: Engine, role: str, loss: Tensor | Iterator[Tensor]) -> bool:
     """`Engine.update` without an optimiser, at the step where it is."""
     _, others = stage._split(role)
     with gradients_kept(others):
-        loss.backward()
+        for part in [loss] if isinstance(loss, Tensor) else loss:
+            part.backward()
     stage.num_backward[role] += 1
     return True
 

@@ -273,7 +273,7 @@ def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> 
 
     from avatar_v.callbacks.finite import FiniteTraining
     from avatar_v.callbacks.progress import StepProgress
-    from avatar_v.callbacks.terminated import CheckpointAtTerm, Stopped, Terminated
+    from avatar_v.callbacks.terminated import CheckpointAtTerm, StoppedAtTerm, Terminated
     from avatar_v.callbacks.whole_steps import WholeSteps
     from avatar_v.parallel.launched import RankGone, following
     from avatar_v.recipe.lightning_cli import RecipeCLI, quiet
@@ -299,7 +299,7 @@ def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> 
         if gone.is_told_here:
             raise
         return 2
-    except Stopped as stopped:
+    except StoppedAtTerm as stopped:
         if rank_zero_only.rank == 0:
             print(f"{stopped}: its checkpoint goes on with --ckpt_path last")
         return TRY_AGAIN

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from avatar_v.base.options import option
 from avatar_v.base.stored import Count, Guidance, Within, built
 from avatar_v.engines.voices import DRAWN
-from avatar_v.models.config import History, Sink
+from avatar_v.models.config import PastKind, Sink
 from avatar_v.weights.card import DEFAULT_WEIGHTS
 
 LIVE = "-"
@@ -149,7 +149,7 @@ class SamplingOptions:
         "they were trained)",
         flag="--sink", default=None,
     )  # fmt: skip
-    history: History | None = option(
+    history: PastKind | None = option(
         "of causal weights: a step sees the past at its own noise level, or clean (default: as "
         "they were trained)",
         flag="--history", default=None,

@@ -87,8 +87,9 @@ def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
 
 def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
     """ValueError for what weights with this card cannot do: overshoot, where steps go to x_0 and
-    back anyway; of causal weights chunks that are no whole blocks, more ranks than steps, and to go
-    on with a run, since their keys and values are in no file. Needs no file of the request."""
+    back anyway; of causal weights chunks that are no whole blocks, more ranks than steps, a sink
+    replaced by nothing, and to go on with a run, since their keys and values are in no file. Needs
+    no file of the request."""
     asked = request.sampling
     if card.can.causal_block is not None:
         check_chunks(card.can.causal_block, resolve_chunk_latents(request, card))
@@ -100,6 +101,12 @@ def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
                 f"--devices {num_ranks}: with a clean history a block waits for the one before, so "
                 "one device makes all of its steps"
             )
+        anchor = card.can.anchor if asked.anchor is None else asked.anchor
+        if streaming_of(request, card).sink == "replaced" and not anchor:
+            raise ValueError(
+                "a sink that is replaced is replaced by the anchor, and there is none: pass "
+                "--anchor and a reference video, or --sink beside"
+            )
     elif (asked.sink, asked.history, asked.rolling) != (None, None, True):
         raise ValueError("--sink, --history and --no-rolling are for causal weights")
     overshoot, trained = asked.overshoot, card.can.num_steps
@@ -110,21 +117,25 @@ def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
         )
 
 
-def resolved(request: Request, card: Card, *, has_clips: bool) -> Request:
+def resolved(request: Request, card: Card, *, has_clips: bool, num_ranks: int = 1) -> Request:
     """``request`` with the values that it left to the weights: the number of steps, the guidance of
     audio and motion, and whether the first frame becomes an anchor.
 
     ``has_clips``: a reference video is read. ValueError as `check_fits`."""
-    check_fits(card, request)
-    asked = request.sampling
+    asked, sink = request.sampling, request.sampling.sink
     anchor, audio, motion = asked.anchor, asked.guidance_audio, asked.guidance_motion
-    return request.changed(
+    if card.can.causal_block is not None and sink is None and not has_clips:
+        sink = "beside"  # nothing is there that an anchor could replace
+    request = request.changed(
         anchor=card.can.anchor and has_clips if anchor is None else anchor,
+        sink=sink,
         guidance_audio=card.guidance_audio if audio is None else audio,
         guidance_motion=card.guidance_motion if motion is None else motion,
         num_steps=num_steps_of(asked.num_steps, card),
         chunk_latents=resolve_chunk_latents(request, card),
     )
+    check_fits(card, request, num_ranks)
+    return request
 
 
 def streaming_of(request: Request, card: Card) -> Streaming:
@@ -134,7 +145,7 @@ def streaming_of(request: Request, card: Card) -> Streaming:
         trained,
         sink=asked.sink or trained.sink,
         history=asked.history or trained.history,
-        rolling=asked.rolling,
+        rolling=asked.rolling and trained.rolling,
     )
 
 
@@ -164,6 +175,17 @@ def sampling_warnings(request: Request, card: Card) -> tuple[str, ...]:
     if length != window and card.can.causal_block is None:
         warnings.append(
             f"these weights know windows of {window} latents, and were asked for chunks of {length}"
+        )
+    streaming, trained = streaming_of(request, card), card.can.streaming or Streaming()
+    if request.sampling.anchor and streaming.sink != trained.sink:
+        warnings.append(
+            f"these weights know a sink that is {trained.sink}, and were asked for one that is "
+            f"{streaming.sink}"
+        )
+    if streaming.history != trained.history:
+        warnings.append(
+            f"these weights know a history that is {trained.history}, and were asked for one that "
+            f"is {streaming.history}"
         )
     return tuple(warnings)
 

@@ -227,7 +227,7 @@ def _rolled(
 ) -> History:
     """The history in front of the next block, which begins no later than in training."""
     assert config.causal_block is not None
-    window = (settings.window_latents or settings.chunk_latents) + settings.streaming.shift
+    window = (settings.window_latents or settings.chunk_latents) + settings.streaming.max_start
     latest = max(window - config.causal_block, CAUSAL_FIRST)
     if next_start <= latest or not settings.streaming.rolling:
         return History(caches, next_start)

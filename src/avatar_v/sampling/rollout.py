@@ -49,6 +49,14 @@ class ChunkVelocity:
     passes: Callable[[int, Tensor | None], Passes] | None = None
     """Those of ``video``, whose blocks a causal network makes (sampling/blocks.py)."""
 
+    def after(self, motion: Tensor | None) -> "ChunkVelocity":
+        """Those of the video after a ``motion`` that is there already, or after none."""
+        passes = self.passes
+        assert passes is not None
+        return ChunkVelocity(
+            lambda num, _: self.video(num, motion), passes=lambda num, _: passes(num, motion)
+        )
+
 
 @dataclass(frozen=True)
 class Words:
@@ -62,7 +70,7 @@ class Words:
 class History:
     """The last blocks of a causal network: their keys and values as each step of the sampler saw
     them (Live Avatar's timestep forcing), or one cache that all steps see (Streaming.history), of
-    all passes; and the place of the next block. There is no cache in front of the first one."""
+    all passes; and the place of the next block. ``caches`` is empty before the first block."""
 
     caches: tuple[KeyValueCache, ...]
     next_start: int

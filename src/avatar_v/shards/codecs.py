@@ -1,4 +1,4 @@
-"""Sound and video of a clip as FLAC and H.264, by PyAV; uncompressed ones need none of it."""
+"""Sound of a clip as FLAC, by PyAV; an uncompressed one needs none of it."""
 
 import io
 
@@ -11,10 +11,7 @@ from jaxtyping import Int16
 from torch import Tensor
 
 from avatar_v.media.containers import open_bytes
-from avatar_v.media.reading import decode_video_bytes, encode_video_bytes
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
-
-__all__ = ["decode_flac", "decode_video_bytes", "encode_flac", "encode_video_bytes"]
 
 
 def encode_flac(audio: Int16[Tensor, " s"]) -> bytes:

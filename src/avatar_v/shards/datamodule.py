@@ -233,7 +233,8 @@ class ShardData(TrainingData):
 
     def _restore(self, loader: ResumableLoader, state: dict[str, Any]) -> None:
         now = self._order_settings()
-        changed = {k: (state[k], now[k]) for k in now if state[k] != now[k]}
+        then = {"echo": 1, **state}  # of checkpoints that do not say it
+        changed = {k: (then[k], now[k]) for k in now if then[k] != now[k]}
         if changed:
             warnings.warn(
                 f"the data changed since the checkpoint (then, now): {changed}; its order cannot "
@@ -249,6 +250,7 @@ class ShardData(TrainingData):
         return {
             "seed": self.seed,
             "batch_size": self.batch_size,
+            "echo": self.echo,
             "num_ranks": trainer_layout(self.trainer).num_data_ranks,
             "num_clips": sum(len(indices) for indices in clip_set.members.values()),
         }

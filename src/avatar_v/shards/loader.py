@@ -168,8 +168,9 @@ def load_clips(plan: BatchPlan, read: Callable[[int], Sample]) -> Batch:
 class ResumableLoader:
     """Iterates the batches of one epoch after another and knows where it is.
 
-    ``epoch`` and ``num_done`` (batches already given in it) are the whole state; set them with
-    ``resume`` and the next iteration gives exactly what an uninterrupted run would have given.
+    ``epoch`` and ``num_done`` (batches already given in it, each of ``echo`` times counted) are the
+    whole state; set them with ``resume`` and the next iteration gives exactly what an uninterrupted
+    run would have given.
     Not a torch DataLoader, so that Lightning leaves its order over ranks alone.
     """
 
@@ -200,7 +201,7 @@ class ResumableLoader:
     def resume(self, epoch: int, num_done: int) -> None:
         """Continue with batch ``num_done`` of ``epoch``; after its last, with the next epoch."""
         self.epoch, self.num_done = epoch, num_done
-        if num_done >= len(self._planned()):
+        if num_done >= len(self):
             self.epoch, self.num_done = epoch + 1, 0
         self._in_progress = False
 
@@ -209,18 +210,19 @@ class ResumableLoader:
             self.epoch, self.num_done = self.epoch + 1, 0
         self._in_progress = True
         batches = PlannedBatches(self._planned(), self._load)
+        first, given = divmod(self.num_done, self._echo)
         loader = DataLoader(
             batches,
             batch_size=None,
-            sampler=range(self.num_done, len(batches)),
+            sampler=range(first, len(batches)),
             num_workers=self._num_workers,
             pin_memory=self._pin_memory,
         )
         for batch in ahead(loader, self._ahead) if self._ahead else loader:
-            for _ in range(self._echo - 1):
+            for _ in range(self._echo - given):
+                self.num_done += 1
                 yield batch
-            self.num_done += 1
-            yield batch
+            given = 0
 
     def _planned(self) -> Sequence[BatchPlan]:
         if self._plan is None or self._plan[0] != self.epoch:

@@ -106,12 +106,12 @@ def encode_pair(pair: Pair) -> RawClip:
         TRACKS: encode_arrays({name: x.numpy() for name, x in zip(NAMES, tracks, strict=True)}),
     }
     if pair.pictures is not None:
-        from avatar_v.shards import codecs  # PyAV, which pairs of motion do without
+        from avatar_v.media import reading  # PyAV, which pairs of motion do without
 
         videos = (pair.pictures.first, pair.pictures.second)
         _check_pictures(pair.clip, *videos, pair.pictures.portrait)
         members |= {
-            name: codecs.encode_video_bytes(video)
+            name: reading.encode_video_bytes(video)
             for name, video in zip(VIDEOS, videos, strict=True)
         }
         members[PORTRAIT] = encode_arrays({"pictures": pair.pictures.portrait.numpy()})
@@ -237,9 +237,9 @@ def reference_batch(
 
 
 def _read_pictures(clip: Sample, members: dict[str, bytes], name: str) -> PairPictures:
-    from avatar_v.shards import codecs
+    from avatar_v.media import reading
 
-    first, second = (codecs.decode_video_bytes(members[of], f"{name}.{of}") for of in VIDEOS)
+    first, second = (reading.decode_video_bytes(members[of], f"{name}.{of}") for of in VIDEOS)
     where = f"{name}.{PORTRAIT}"
     arrays = load_arrays(members[PORTRAIT], where)
     try:

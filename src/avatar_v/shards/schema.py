@@ -133,11 +133,12 @@ def encode_sample(sample: Sample, *, raw: bool = False) -> dict[str, bytes]:
         if sample.video is not None:
             members[RAW_VIDEO] = encode_array(sample.video.numpy())
     else:
-        from avatar_v.shards import codecs  # PyAV, which raw clips do without
+        from avatar_v.media import reading  # PyAV, which raw clips do without
+        from avatar_v.shards import codecs
 
         members[AUDIO] = codecs.encode_flac(sample.audio)
         if sample.video is not None:
-            members[VIDEO] = codecs.encode_video_bytes(sample.video)
+            members[VIDEO] = reading.encode_video_bytes(sample.video)
     if sample.close_ups is not None and sample.close_up_frames is not None:
         frames = sample.close_up_frames.to(torch.int32).numpy()
         members[CLOSE_UPS] = encode_arrays({"pictures": sample.close_ups.numpy(), "frames": frames})
@@ -368,10 +369,10 @@ def _decode_media(
     if decode_video and RAW_VIDEO in members:
         video = _decode_raw(members[RAW_VIDEO], np.uint8, 4, f"{name}.{RAW_VIDEO}")
     elif decode_video and VIDEO in members:
-        from avatar_v.shards import codecs
+        from avatar_v.media import reading
 
         where, most = f"{name}.{VIDEO}", meta.num_frames
-        video = codecs.decode_video_bytes(members[VIDEO], where, most=most)
+        video = reading.decode_video_bytes(members[VIDEO], where, most=most)
     return audio, video
 
 

@@ -149,23 +149,22 @@ class ChunkRollout:
         return carry, given
 
     def roll(
-        self, dit: AvatarDiT, num_moves: int | None = None
+        self, dit: AvatarDiT, num_moves: int | None = None, *, with_steps: bool = False
     ) -> tuple[Latents, BlockSteps | None]:
         """The latents that ``dit`` makes of the chunk, as `make`; with gradients by blocks these
-        are without, and the steps that give them come beside."""
+        are without, and the steps that give them come beside ``with_steps``, which keep the keys
+        and values of the whole window."""
         if self.gradients == "window":
             return self.make(self.velocity(dit), num_moves), None
         with torch.no_grad():
             carry, given = self._given(dit)
-            assert given.passes is not None
-            passes, last = given.passes, list[LastStep]()
-            velocity = ChunkVelocity(given.video, passes=lambda num, _: passes(num, self.motion))
+            last: list[LastStep] | None = [] if with_steps else None
             carry = dataclasses.replace(carry, history=History((), self.start))
             (made,), _ = make_blocks(
-                velocity, carry, self.chunk, self.settings, self.seeds, dit.config,
+                given.after(self.motion), carry, self.chunk, self.settings, self.seeds, dit.config,
                 num_moves=num_moves, last=last,
             )  # fmt: skip
-        return made, BlockSteps(last, self.settings, dit.config)
+        return made, None if last is None else BlockSteps(last, self.settings, dit.config)
 
     def make(self, velocity: VelocityFn, num_moves: int | None = None) -> Latents:
         """The latents of the chunk, prefix included. With ``num_moves`` they are x_0 as it is seen

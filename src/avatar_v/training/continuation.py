@@ -35,7 +35,6 @@ class Continuation:
     """Numbers of the conditions that generation makes itself."""
 
     anchor_share: float = 0.0  # share of steps whose clips' first frames join their references
-    anchor_replaces: bool = False  # or take their place (models/config.Streaming.sink)
     estimate_share: float = 0.0  # share of windows whose prefixes are estimates
     min_estimate_t: float = 0.3  # the estimate is from a noise level between the two: the higher,
     max_estimate_t: float = 0.95  # the more of it comes from reference and sound alone

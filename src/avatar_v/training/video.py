@@ -57,6 +57,7 @@ class VideoSubject(ClipSubject[Cond]):
         has_audio: whether the conditions hold audio.
         personality: what is shown of a reference; None: there is none.
         continuation: how windows from inside a clip see the video before them.
+        anchor_replaces: whether the anchor takes the reference's place (Streaming.sink).
         windows: where they lie, if not as the objective says.
         times: what draws their times.
     """
@@ -70,12 +71,14 @@ class VideoSubject(ClipSubject[Cond]):
         has_audio: bool = True,
         personality: Personality | None = None,
         continuation: Continuation | None = None,
+        anchor_replaces: bool = False,
         windows: WindowSource | None = None,
         times: DrawTimes = draw_window_times,
     ) -> None:
         super().__init__(models, objective, windows)
         self.regions, self.has_audio, self.times = regions or Regions(), has_audio, times
         self.personality, self.continuation = personality, continuation or Continuation()
+        self.anchor_replaces = anchor_replaces
         self.knows_motion = personality is not None
         self.reads_stills = personality is not None and personality.stills_share > 0
 
@@ -151,7 +154,7 @@ class VideoSubject(ClipSubject[Cond]):
         start = torch.zeros(first.shape[0], dtype=torch.long)
         audio = conditioner.encode_audio_windows(batch.audio, start, 1)
         motion = conditioner.pack_motion(batch.motion)[:, :1].to(first.device)
-        stats, replaces = conditioner.motion_stats, self.continuation.anchor_replaces
+        stats, replaces = conditioner.motion_stats, self.anchor_replaces
         return with_anchor(cond, windows, first, audio, motion, stats, replaces=replaces)
 
     @property
