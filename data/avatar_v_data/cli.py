@@ -1,8 +1,8 @@
 """avatar-v-data: the front end of the commands that make shards. Its imports are light.
 
-`avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. Of raw
-footage `curate` scores the clips and `select` makes shards; `footage` draws some. The contract of a shard, and
-the tools for every shard, are in `avatar_v.shards` (`avatar-v shards`).
+`avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. Of
+raw footage `curate` scores the clips and `select` makes shards; `footage` draws some. The contract
+of a shard, and the tools for every shard, are in `avatar_v.shards` (`avatar-v shards`).
 
 A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` shows where.
 """
@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_curate(commands.add_parser("curate", help="find and score the clips of raw footage"))
     _add_status(commands.add_parser("status", help="how far a run of curate has come"))
     _add_deploy(commands.add_parser("deploy", help="write a plan as a job of a cluster"))
-    _add_select(commands.add_parser("select", help="choose among the clips that curate found, into shards"))
+    _add_select(commands.add_parser("select", help="shards of clips that curate found"))
     _add_footage(commands.add_parser("footage", help="draw raw footage of the embedded world"))
     return parser
 

@@ -1,0 +1,163 @@
+"""Which of many vectors are near each other: exact for small sets, FAISS for large ones.
+
+Up to `EXACT` comparisons (all new: 50,000 vectors) the new vectors are multiplied with all. Beyond
+that FAISS sorts the vectors into 4 √n cells around centres of k-means (IVF), and a new one is
+compared with those of the `PROBED` cells whose centres are nearest: time grows as n √n. A pair
+whose cells lie apart is missed there; so neighbours of neighbours are compared as well, and what
+is missed in the end has no neighbour in common. Whatever was found is measured once more in
+float64, so that a pair has one distance whichever way it was found.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int
+from scipy.sparse import coo_array
+
+EXACT = 50_000**2
+"""Comparisons that are made one by one."""
+BLOCK = 1024
+"""Vectors that are compared at a time."""
+PROBED = 8
+"""Cells in which neighbours of a vector are looked for."""
+ROUNDS = 5
+"""Of k-means."""
+PER_CELL = 40
+"""Vectors that k-means takes; FAISS asks for 39."""
+MOST_PAIRS = 300_000_000
+"""That are held, at 20 bytes each."""
+MARGIN = 1e-3
+"""By which more is looked for, since float32 rounds."""
+NO_FAISS = "are compared with FAISS: pip install 'avatar_v[index]'"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Positions of two vectors, the left one first in order, and how far they lie apart."""
+
+    left: Int[np.ndarray, " p"]
+    right: Int[np.ndarray, " p"]
+    distance: Float32[np.ndarray, " p"]
+
+    @classmethod
+    def of(cls, one: np.ndarray, other: np.ndarray, distance: np.ndarray) -> "Pairs":
+        """Of two ends in any order."""
+        return cls(np.minimum(one, other), np.maximum(one, other), distance)
+
+    @classmethod
+    def none(cls) -> "Pairs":
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def where(self, chosen: Bool[np.ndarray, " p"]) -> "Pairs":
+        return Pairs(self.left[chosen], self.right[chosen], self.distance[chosen])
+
+    def joined(self, other: "Pairs") -> "Pairs":
+        columns = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Pairs(*map(np.concatenate, columns))
+
+
+def near_pairs(
+    vectors: Float32[np.ndarray, "n d"],
+    most: float,
+    is_new: Bool[np.ndarray, " n"],
+    known: Pairs,
+) -> Pairs:
+    """All pairs at an Euclidean distance of at most ``most`` of which one is new, each once.
+
+    ``known``: those of vectors that are not new. ValueError for more than `MOST_PAIRS`, and without
+    FAISS where it is needed.
+    """
+    num, new = len(vectors), np.flatnonzero(is_new)
+    is_small = len(new) * num <= EXACT
+    found, total = [np.zeros(0, np.int64)], len(known)
+    for row, column in (_exact if is_small else _by_cells)(vectors, most * (1 + MARGIN), new):
+        other = row != column
+        found.append(_keys(row[other], column[other], num))
+        total += len(found[-1])
+        if total > MOST_PAIRS:
+            raise ValueError(
+                f"more than {MOST_PAIRS:,} pairs of {num:,} clips lie within {most:g} of each "
+                "other: ask for a smaller distance in the plan's grouping"
+            )
+    keys = np.unique(np.concatenate(found))
+    if not is_small:
+        keys = np.unique(np.concatenate([keys, *_second(keys, known, vectors, most, new)]))
+    left, right = keys // num, keys % num
+    pairs = Pairs(left, right, distances(vectors, left, right))
+    return pairs.where(pairs.distance <= np.float32(most))
+
+
+def distances(
+    vectors: Float[np.ndarray, "n d"], left: Int[np.ndarray, " p"], right: Int[np.ndarray, " p"]
+) -> Float32[np.ndarray, " p"]:
+    """Euclidean, of each pair by itself: no other pair changes the last digit."""
+    found = np.empty(len(left), np.float32)
+    for start in range(0, len(left), 1 << 16):
+        part = slice(start, start + (1 << 16))
+        apart = vectors[left[part]].astype(np.float64) - vectors[right[part]]
+        found[part] = np.sqrt(np.einsum("pd,pd->p", apart, apart))
+    return found
+
+
+_Found = Iterator[tuple[np.ndarray, np.ndarray]]
+
+
+def _exact(vectors: np.ndarray, most: float, new: np.ndarray) -> _Found:
+    squares = np.einsum("nd,nd->n", vectors, vectors)
+    for start in range(0, len(new), BLOCK):
+        rows = new[start : start + BLOCK]
+        products = vectors[rows] @ vectors.T
+        products *= -2
+        products += squares
+        limit = most**2 - squares[rows]
+        row, column = np.divmod(np.flatnonzero(products <= limit[:, None]), len(vectors))
+        yield rows[row], column
+
+
+def _by_cells(vectors: np.ndarray, most: float, new: np.ndarray) -> _Found:
+    num, width = vectors.shape
+    try:
+        import faiss
+    except ImportError as error:
+        raise ValueError(f"{num:,} clips {NO_FAISS}") from error
+    cells = round(4 * num**0.5)
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(width), width, cells)
+    index.cp.niter = ROUNDS
+    drawn = np.random.default_rng(0).choice(num, min(num, PER_CELL * cells), replace=False)
+    index.train(vectors[np.sort(drawn)])
+    for start in range(0, num, 1 << 16):
+        index.add(vectors[start : start + (1 << 16)])
+    index.nprobe = PROBED
+    for start in range(0, len(new), 1 << 14):
+        rows = new[start : start + (1 << 14)]
+        ends, _, column = index.range_search(vectors[rows], most**2)
+        yield np.repeat(rows, np.diff(ends.astype(np.int64))), column
+
+
+def _second(
+    keys: np.ndarray, known: Pairs, vectors: np.ndarray, most: float, new: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Neighbours of neighbours of new vectors that are near, too."""
+    num = len(vectors)
+    left = np.concatenate([keys // num, known.left])
+    right = np.concatenate([keys % num, known.right])
+    ones = np.ones(2 * len(left), np.int32)
+    ends = np.concatenate([left, right]), np.concatenate([right, left])
+    graph = coo_array((ones, ends), shape=(num, num)).tocsr()
+    cost = np.cumsum((graph @ np.diff(graph.indptr))[new])
+    parts = np.searchsorted(cost, np.arange(0, cost[-1] if len(cost) else 0, 1 << 24))
+    for rows in np.split(new, parts[1:]):
+        around = (graph[rows] @ graph).tocoo()
+        found = np.unique(_keys(rows[around.row], around.col, num))
+        found = found[found // num != found % num]
+        found = found[keys[np.searchsorted(keys, found).clip(max=len(keys) - 1)] != found]
+        yield found[distances(vectors, found // num, found % num) <= most]
+
+
+def _keys(one: np.ndarray, other: np.ndarray, num: int) -> np.ndarray:
+    """A number for each pair, whichever comes first."""
+    return np.minimum(one, other).astype(np.int64) * num + np.maximum(one, other)
