@@ -9,11 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
+from scipy.fft import irfft, next_fast_len, rfft
 
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.index import Pairs
 
 SHORTEST_S = 1.5  # that must be the same
+AT_ONCE = 512
+"""Pairs whose sounds are compared together."""
 SILENT = 1e-6
 """Variance below which loudness does not change."""
 Loudness = Float[np.ndarray, " _f"]
@@ -22,11 +25,13 @@ Loudness = Float[np.ndarray, " _f"]
 
 def same_sound(pairs: Pairs, loudness: Sequence[Loudness], least: float) -> Pairs:
     """Those pairs whose loudness has a correlation of ``least`` where it fits best."""
-    sounds = (
-        same_loudness(loudness[left], loudness[right])
-        for left, right in zip(pairs.left.tolist(), pairs.right.tolist(), strict=True)
-    )
-    return pairs.where(np.fromiter(sounds, float, len(pairs)) >= least)
+    lengths = np.array([len(curve) for curve in loudness])
+    found = np.full(len(pairs), -1.0)
+    by_length = np.argsort(lengths[pairs.left] + lengths[pairs.right], kind="stable")
+    for part in np.split(by_length, range(AT_ONCE, len(by_length), AT_ONCE)):
+        ends = pairs.left[part].tolist(), pairs.right[part].tolist()
+        found[part] = correlations(*([loudness[n] for n in end] for end in ends))
+    return pairs.where(found >= least)
 
 
 def copies(twins: Pairs, quality: Sequence[float]) -> dict[int, int]:
@@ -45,32 +50,40 @@ def copies(twins: Pairs, quality: Sequence[float]) -> dict[int, int]:
     return found
 
 
-def same_loudness(one: Loudness, other: Loudness) -> float:
-    """The largest correlation of two loudness curves over all shifts that let them overlap by
-    `SHORTEST_S` seconds or half of the shorter one."""
-    shorter, longer = sorted((one.astype(np.float64), other.astype(np.float64)), key=len)
-    least = max(min(round(SHORTEST_S * FRAME_RATE_HZ), len(shorter)), len(shorter) // 2)
-    shifts = np.arange(least - len(shorter), len(longer) - least + 1)
-    if not len(shorter) or not len(shifts):
-        return -1.0
-    shorter, longer = shorter - shorter.mean(), longer - longer.mean()
-    num = np.minimum(len(longer), shifts + len(shorter)) - np.maximum(shifts, 0)
-    ends = shifts + len(shorter)
-    a = _window_sums(
-        shorter, np.maximum(-shifts, 0), np.minimum(len(shorter), len(longer) - shifts)
-    )
-    b = _window_sums(longer, np.maximum(shifts, 0), np.minimum(ends, len(longer)))
-    products = np.correlate(longer, shorter, "full")[shifts + len(shorter) - 1]
-    covariance = products / num - a[0] * b[0] / num**2
-    variances = [square / num - (total / num) ** 2 for total, square in (a, b)]
-    changes = (variances[0] > SILENT) & (variances[1] > SILENT)
-    if not changes.any():
-        return -1.0
-    return float((covariance[changes] / np.sqrt(variances[0] * variances[1])[changes]).max())
+def correlations(ones: Sequence[Loudness], others: Sequence[Loudness]) -> Float[np.ndarray, " p"]:
+    """Of each pair of loudness curves the largest correlation over all shifts that let them overlap
+    by `SHORTEST_S` seconds or half of the shorter one; -1 where one does not change there."""
+    ordered = [sorted(pair, key=len) for pair in zip(ones, others, strict=True)]
+    if not ordered:
+        return np.zeros(0)
+    (short, short_len), (long, long_len) = (_padded(side) for side in zip(*ordered, strict=True))
+    least = np.maximum(np.minimum(round(SHORTEST_S * FRAME_RATE_HZ), short_len), short_len // 2)
+    shifts = np.arange(1 - short.shape[1], long.shape[1])
+    size = next_fast_len(short.shape[1] + long.shape[1], real=True)
+    products = irfft(rfft(long, size) * rfft(short, size).conj(), size)[:, shifts % size]
+    ends = np.minimum(short_len, long_len - shifts), np.minimum(long_len, short_len + shifts)
+    num = np.maximum(ends[1] - np.maximum(shifts, 0), 1)
+    means, variances = [], []
+    for values, starts, stops in ((short, -shifts, ends[0]), (long, shifts, ends[1])):
+        starts = np.broadcast_to(np.clip(starts, 0, values.shape[1]), stops.shape)
+        sums = [_between(values**power, starts, np.maximum(stops, 0)) / num for power in (1, 2)]
+        means.append(sums[0])
+        variances.append(sums[1] - sums[0] ** 2)
+    fits = (num >= np.maximum(least, 1)) & (np.minimum(*variances) > SILENT)
+    spread = np.sqrt(np.where(fits, variances[0] * variances[1], 1))
+    return np.where(fits, (products / num - means[0] * means[1]) / spread, -1).max(1)
 
 
-def _window_sums(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """The sums of the values from each start to its stop, and of their squares."""
-    sums = np.cumsum(np.stack([values, values**2]), 1)
-    sums = np.pad(sums, ((0, 0), (1, 0)))
-    return sums[:, stops] - sums[:, starts]
+def _padded(curves: Sequence[Loudness]) -> tuple[np.ndarray, np.ndarray]:
+    """In rows, their means taken off, and their lengths as a column."""
+    lengths = np.array([len(curve) for curve in curves])
+    rows = np.zeros((len(curves), max(1, lengths.max())))
+    for row, curve in zip(rows, curves, strict=True):
+        row[: len(curve)] = curve - curve.mean() if len(curve) else 0
+    return rows, lengths[:, None]
+
+
+def _between(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """The sums of each row's values from each start to its stop."""
+    sums = np.pad(np.cumsum(values, 1), ((0, 0), (1, 0)))
+    return np.take_along_axis(sums, stops, 1) - np.take_along_axis(sums, starts, 1)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import polars
-from jaxtyping import Bool, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int
 
 from avatar_v.base.paths import whole_file
 from avatar_v_data.curation.copies import copies, same_sound
@@ -56,6 +56,16 @@ Clips = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
+class Looks:
+    """What clips are compared by, a row each."""
+
+    vectors: Mapping[str, Float32[np.ndarray, "n _d"]]  # the plan's, the one to look in first
+    pictures: Float32[np.ndarray, "n p"]
+    backgrounds: Float32[np.ndarray, "n k c"]  # NaN where the head is
+    loudness: Sequence[Float[np.ndarray, " _f"]]
+
+
+@dataclass(frozen=True)
 class Compared:
     """What is known of pairs of clips."""
 
@@ -79,7 +89,9 @@ def grouped(clips: list[dict[str, Any]], grouping: Grouping, file: Path) -> None
     names = [clip_name(clip) for clip in clips]
     hashes = _hashes(clips, grouping)
     is_new, known = _read(file, names, hashes)
-    pairs = known.joined(_compare(clips, grouping, is_new, known)) if is_new.any() else known
+    pairs = known
+    if is_new.any():
+        pairs = known.joined(compare(_looks(clips, grouping), grouping, is_new, known))
     files = np.unique([clip["file"] for clip in clips], return_inverse=True)[1]
     starts, stops = (np.array([clip[end] for clip in clips]) for end in ("start", "stop"))
     may_be_one = ~shared_frames(pairs.near, files, starts, stops)
@@ -102,6 +114,21 @@ def grouped(clips: list[dict[str, Any]], grouping: Grouping, file: Path) -> None
     _write(file, clips, names, hashes, pairs)
 
 
+def compare(
+    looks: Looks, grouping: Grouping, is_new: Bool[np.ndarray, " n"], known: Compared
+) -> Compared:
+    """All pairs of which one is new."""
+    (first, most), *others = grouping.same_person.items()
+    near = near_pairs(looks.vectors[first], most, is_new, known.near)
+    for column, far in others:
+        apart = distances(looks.vectors[column], near.left, near.right)
+        near = near.where(~(apart > far))  # NaN where one of them has none
+    reach = grouping.same_picture * looks.pictures.shape[1] ** 0.5
+    alike = near_pairs(looks.pictures, reach, is_new, Pairs.none())
+    twins = same_sound(alike, looks.loudness, grouping.same_sound)
+    return Compared(near, background_distances(looks.backgrounds, near), twins)
+
+
 def num_partners(
     persons: Int[np.ndarray, " n"],
     scenes: Int[np.ndarray, " n"],
@@ -113,23 +140,13 @@ def num_partners(
     return np.where(takes_part, of_person[persons] - of_scene[scenes], 0)
 
 
-def _compare(
-    clips: Clips, grouping: Grouping, is_new: Bool[np.ndarray, " n"], known: Compared
-) -> Compared:
-    """All pairs of which one is new."""
-    (first, most), *others = grouping.same_person.items()
-    near = near_pairs(_vectors(clips, first), most, is_new, known.near)
-    for column, far in others:
-        apart = distances(_vectors(clips, column), near.left, near.right)
-        near = near.where(~(apart > far))  # NaN where one of them has none
-    pictures = np.array([clip["thumbnail"] for clip in clips], np.float32).reshape(len(clips), -1)
-    reach = grouping.same_picture * pictures.shape[1] ** 0.5
-    alike = near_pairs(pictures, reach, is_new, Pairs.none())
-    sounds = [np.array(clip["loudness"]) for clip in clips]
-    return Compared(
-        near,
-        background_distances(backgrounds([clip["background"] for clip in clips]), near),
-        same_sound(alike, sounds, grouping.same_sound),
+def _looks(clips: Clips, grouping: Grouping) -> Looks:
+    pictures = np.array([clip["thumbnail"] for clip in clips], np.float32)
+    return Looks(
+        {column: _vectors(clips, column) for column in grouping.same_person},
+        pictures.reshape(len(clips), -1),
+        backgrounds([clip["background"] for clip in clips]),
+        [np.array(clip["loudness"], np.float64) for clip in clips],
     )
 
 

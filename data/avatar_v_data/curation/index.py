@@ -2,10 +2,11 @@
 
 Up to `EXACT` comparisons (all new: 50,000 vectors) the new vectors are multiplied with all. Beyond
 that FAISS sorts the vectors into 4 √n cells around centres of k-means (IVF), and a new one is
-compared with those of the `PROBED` cells whose centres are nearest: time grows as n √n. A pair
-whose cells lie apart is missed there; so neighbours of neighbours are compared as well, and what
-is missed in the end has no neighbour in common. Whatever was found is measured once more in
-float64, so that a pair has one distance whichever way it was found.
+compared with those of the `PROBED` cells whose centres are nearest: time grows as n √n. It sees the
+vectors along their leading principal axes alone, where they are as near or nearer. A pair whose
+cells lie apart is missed there; so all that are connected by what was found are compared in full,
+and what is missed in the end is connected by nothing. Whatever was found is measured once more,
+whole and in float64, so that a pair has one distance whichever way it was found.
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int
 from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 EXACT = 50_000**2
 """Comparisons that are made one by one."""
@@ -21,6 +23,8 @@ BLOCK = 1024
 """Vectors that are compared at a time."""
 PROBED = 8
 """Cells in which neighbours of a vector are looked for."""
+VARIANCE = 0.8
+"""Of the vectors, along the axes that FAISS sees."""
 ROUNDS = 5
 """Of k-means."""
 PER_CELL = 40
@@ -83,12 +87,11 @@ def near_pairs(
                 f"more than {MOST_PAIRS:,} pairs of {num:,} clips lie within {most:g} of each "
                 "other: ask for a smaller distance in the plan's grouping"
             )
-    keys = np.unique(np.concatenate(found))
-    if not is_small:
-        keys = np.unique(np.concatenate([keys, *_second(keys, known, vectors, most, new)]))
-    left, right = keys // num, keys % num
-    pairs = Pairs(left, right, distances(vectors, left, right))
-    return pairs.where(pairs.distance <= np.float32(most))
+    pairs = _measured(np.unique(np.concatenate(found)), vectors, most)
+    if is_small:
+        return pairs
+    found = [_keys(pairs.left, pairs.right, num), *_in_full(vectors, most, is_new, pairs, known)]
+    return _measured(np.unique(np.concatenate(found)), vectors, most)
 
 
 def distances(
@@ -101,6 +104,16 @@ def distances(
         apart = vectors[left[part]].astype(np.float64) - vectors[right[part]]
         found[part] = np.sqrt(np.einsum("pd,pd->p", apart, apart))
     return found
+
+
+def connected(
+    left: Int[np.ndarray, " p"], right: Int[np.ndarray, " p"], num: int
+) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, " g"]]:
+    """The group of each vector that pairs connect, and whether all of a group are pairs."""
+    graph = coo_array((np.ones(len(left), bool), (left, right)), shape=(num, num))
+    group = connected_components(graph, directed=False)[1]
+    sizes = np.bincount(group, minlength=1)
+    return group, np.bincount(group[left], minlength=len(sizes)) == sizes * (sizes - 1) // 2
 
 
 _Found = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -119,16 +132,16 @@ def _exact(vectors: np.ndarray, most: float, new: np.ndarray) -> _Found:
 
 
 def _by_cells(vectors: np.ndarray, most: float, new: np.ndarray) -> _Found:
-    num, width = vectors.shape
+    num = len(vectors)
     try:
         import faiss
     except ImportError as error:
         raise ValueError(f"{num:,} clips {NO_FAISS}") from error
-    cells = round(4 * num**0.5)
+    vectors = leading(vectors)
+    cells, width = round(4 * num**0.5), vectors.shape[1]
     index = faiss.IndexIVFFlat(faiss.IndexFlatL2(width), width, cells)
     index.cp.niter = ROUNDS
-    drawn = np.random.default_rng(0).choice(num, min(num, PER_CELL * cells), replace=False)
-    index.train(vectors[np.sort(drawn)])
+    index.train(vectors[_some(num, PER_CELL * cells)])
     for start in range(0, num, 1 << 16):
         index.add(vectors[start : start + (1 << 16)])
     index.nprobe = PROBED
@@ -138,24 +151,38 @@ def _by_cells(vectors: np.ndarray, most: float, new: np.ndarray) -> _Found:
         yield np.repeat(rows, np.diff(ends.astype(np.int64))), column
 
 
-def _second(
-    keys: np.ndarray, known: Pairs, vectors: np.ndarray, most: float, new: np.ndarray
+def leading(vectors: np.ndarray) -> np.ndarray:
+    """Along the axes that hold `VARIANCE`."""
+    values, axes = np.linalg.eigh(np.cov(vectors[_some(len(vectors), 20_000)].T))
+    share = np.cumsum(values[::-1]) / values.sum()
+    width = 1 + int(np.searchsorted(share, VARIANCE))
+    return np.ascontiguousarray(vectors @ axes[:, ::-1][:, :width].astype(np.float32))
+
+
+def _some(num: int, most: int) -> np.ndarray:
+    return np.sort(np.random.default_rng(0).choice(num, min(num, most), replace=False))
+
+
+def _in_full(
+    vectors: np.ndarray, most: float, is_new: np.ndarray, found: Pairs, known: Pairs
 ) -> Iterator[np.ndarray]:
-    """Neighbours of neighbours of new vectors that are near, too."""
-    num = len(vectors)
-    left = np.concatenate([keys // num, known.left])
-    right = np.concatenate([keys % num, known.right])
-    ones = np.ones(2 * len(left), np.int32)
-    ends = np.concatenate([left, right]), np.concatenate([right, left])
-    graph = coo_array((ones, ends), shape=(num, num)).tocsr()
-    cost = np.cumsum((graph @ np.diff(graph.indptr))[new])
-    parts = np.searchsorted(cost, np.arange(0, cost[-1] if len(cost) else 0, 1 << 24))
-    for rows in np.split(new, parts[1:]):
-        around = (graph[rows] @ graph).tocoo()
-        found = np.unique(_keys(rows[around.row], around.col, num))
-        found = found[found // num != found % num]
-        found = found[keys[np.searchsorted(keys, found).clip(max=len(keys) - 1)] != found]
-        yield found[distances(vectors, found // num, found % num) <= most]
+    """The pairs of new ones in groups that are connected and not complete."""
+    num, pairs = len(vectors), found.joined(known)
+    group, is_whole = connected(pairs.left, pairs.right, num)
+    open_ones = np.flatnonzero(~is_whole[group])
+    open_ones = open_ones[np.argsort(group[open_ones], kind="stable")]
+    for members in np.split(open_ones, np.flatnonzero(np.diff(group[open_ones])) + 1):
+        if is_new[members].any() and len(members) ** 2 <= EXACT:
+            for row, column in _exact(vectors[members], most, np.arange(len(members))):
+                row, column = members[row], members[column]
+                chosen = (row < column) & (is_new[row] | is_new[column])
+                yield _keys(row[chosen], column[chosen], num)
+
+
+def _measured(keys: np.ndarray, vectors: np.ndarray, most: float) -> Pairs:
+    left, right = keys // len(vectors), keys % len(vectors)
+    pairs = Pairs(left, right, distances(vectors, left, right))
+    return pairs.where(pairs.distance <= np.float32(most))
 
 
 def _keys(one: np.ndarray, other: np.ndarray, num: int) -> np.ndarray:

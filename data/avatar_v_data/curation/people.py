@@ -12,10 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from avatar_v_data.curation.index import Pairs
+from avatar_v_data.curation.index import Pairs, connected
 
 Cells = Sequence[Sequence[float | int] | None]
 Labels = Int[np.ndarray, " n"]
@@ -33,17 +31,14 @@ def group_persons(pairs: Pairs, num: int) -> Labels:
     Only in groups that are connected and not complete is there anything to decide: there the two
     nearest join first, as long as all of theirs are pairs.
     """
-    group = _connected(pairs.left, pairs.right, num)
-    sizes = np.bincount(group, minlength=1)
-    joined = group[pairs.left]
-    is_whole = np.bincount(joined, minlength=len(sizes)) == sizes * (sizes - 1) // 2
+    group, is_whole = connected(pairs.left, pairs.right, num)
     labels = group.astype(np.int64)
-    open_pairs = pairs.where(~is_whole[joined])
     members = np.flatnonzero(~is_whole[group])
-    labels[members] = len(sizes) + members
+    labels[members] = num + members
+    open_pairs = pairs.where(~is_whole[group[pairs.left]])
     rows = zip(*(x.tolist() for x in vars(open_pairs).values()), strict=True)
     for leader, own in _linked(rows).items():
-        labels[own] = len(sizes) + leader
+        labels[own] = num + leader
     return labels
 
 
@@ -53,7 +48,7 @@ def group_scenes(
     """``apart``: how far the backgrounds of the pairs lie apart; ``same``: at most so far they are
     alike."""
     alike = (persons[pairs.left] == persons[pairs.right]) & (apart <= same)
-    return _connected(pairs.left[alike], pairs.right[alike], len(persons))
+    return connected(pairs.left[alike], pairs.right[alike], len(persons))[0]
 
 
 def shared_frames(
@@ -83,11 +78,6 @@ def background_distances(pictures: Backgrounds, pairs: Pairs) -> Float32[np.ndar
         total = np.where(is_seen, apart, 0).sum((1, 2), np.float64)
         found[part][num > 0] = total[num > 0] / num[num > 0]
     return found
-
-
-def _connected(left: np.ndarray, right: np.ndarray, num: int) -> Labels:
-    graph = coo_array((np.ones(len(left), bool), (left, right)), shape=(num, num))
-    return connected_components(graph, directed=False)[1]
 
 
 def _linked(pairs: Iterable[tuple[int, int, float]]) -> dict[int, list[int]]:
