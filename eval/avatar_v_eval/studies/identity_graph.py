@@ -19,7 +19,7 @@ import numpy as np
 from avatar_v.base import checks
 from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.graph import Compared, Looks, compare
-from avatar_v_data.curation.index import EXACT, PROBED, Pairs, leading, near_pairs
+from avatar_v_data.curation.index import EXACT, PROBED, Pairs, connected, leading, near_pairs
 from avatar_v_data.curation.people import group_persons, group_scenes
 from avatar_v_data.curation.plan import Grouping
 from avatar_v_eval.protocol import Findings
@@ -117,21 +117,20 @@ def one_size(clips: Planted) -> tuple[dict[str, Number], dict[str, Number]]:
     same = np.array([truth[c] == truth[o] for c, o in found.items()])
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     near = recall_of_near(clips.looks.vectors["face"], pairs.near)
-    words = f"{num:,} clips: "
     rows: list[tuple[str, float, int, str, str]] = [
         ("near", near, ASKED, "pairs of near faces found, of those there are", ""),
-        *joined_rows(clips, persons, scenes),
+        *joined_rows(clips, pairs.near, persons, scenes),
         ("copies_recall", same.sum() / true.sum(), int(true.sum()), "copies found", ""),
         ("copies_precision", same.mean(), len(found), "clips called copies that are", ""),
-        ("seconds", compared_s, num, "to compare them, one core", "s"),
-        ("grouping", grouped_s, num, "to make persons, scenes and copies of the pairs", "s"),
+        ("seconds", compared_s, num, "seconds to compare them", "s"),
+        ("grouping", grouped_s, num, "seconds to make persons, scenes and copies of the pairs", "s"),
         ("memory", memory, num, "memory of the process, at most", "GiB"),
         ("pairs", len(pairs.near) / num, num, "pairs of near faces a clip", ""),
     ]  # fmt: skip
     if num <= MOST_ADDED:
         rows += added_rows(clips, pairs, persons)
     numbers = {
-        f"{key}_{num}": Number(float(value), n).described(words + label, unit=unit)
+        f"{key}_{num}": Number(float(value), n).described(f"{label}: {num:,} clips", unit=unit)
         for key, value, n, label, unit in rows
     }
     return numbers, reckoned(clips, compared_s, len(pairs.near) / num)
@@ -150,8 +149,8 @@ def added_rows(
     same = pairs_of(persons, again) / max(pairs_of(persons), pairs_of(again))
     num_new = int(is_new.sum())
     return [
-        ("added", seconds, num_new, "to compare 1 % new clips with the others, one core", "s"),
-        ("added_same", same, num_new, "pairs of persons, the same when 1 % comes later", ""),
+        ("added", seconds, num_new, "seconds to compare 1 % new clips with the others", "s"),
+        ("added_same", same, num_new, "pairs of persons that stay when 1 % comes later", ""),
     ]
 
 
@@ -162,7 +161,7 @@ def resolved(clips: Planted, pairs: Compared) -> tuple[np.ndarray, np.ndarray, d
 
 
 def joined_rows(
-    clips: Planted, persons: np.ndarray, scenes: np.ndarray
+    clips: Planted, near: Pairs, persons: np.ndarray, scenes: np.ndarray
 ) -> list[tuple[str, float, int, str, str]]:
     """Recall and precision of pairs of a person, of the graph's edges, and of whole persons."""
     truth = pairs_of(clips.persons)
@@ -181,14 +180,28 @@ def joined_rows(
     )  # clips with which each shares its group
     is_whole = (of_both == of_said) & (of_both == of_truth)
     whole = len(np.unique(clips.persons[is_whole]))
+    chains = connected(near.left, near.right, len(persons))[0]
     num, num_said = len(np.unique(clips.persons)), len(np.unique(persons))
     return [
         ("recall", both / truth, truth, "pairs of one person, found", ""),
         ("precision", both / said, said, "pairs said to be one person that are", ""),
-        ("edges_recall", both_edges / edges, edges, "pairs across scenes, found", ""),
-        ("edges_precision", both_edges / said_edges, said_edges, "of the pairs joined, true", ""),
+        (
+            "chains",
+            pairs_of(chains, clips.persons) / pairs_of(chains),
+            pairs_of(chains),
+            "the same if chains were persons",
+            "",
+        ),
+        (
+            "edges_recall",
+            both_edges / edges,
+            edges,
+            "edges, pairs of a person across scenes, found",
+            "",
+        ),
+        ("edges_precision", both_edges / said_edges, said_edges, "edges said that are", ""),
         ("whole", whole / num, num, "persons found whole and alone", ""),
-        ("pure", whole / num_said, num_said, "persons said that are", ""),
+        ("pure", whole / num_said, num_said, "persons said that are whole and alone", ""),
     ]
 
 
@@ -220,16 +233,16 @@ def reckoned(clips: Planted, seconds: float, pairs: float) -> dict[str, Number]:
     size, looks = len(clips.persons), clips.looks
     faces, pictures = looks.vectors["face"], looks.pictures
     seen = leading(faces).shape[1]
-    words = f"{FAR:,} clips, reckoned: "
     rows = [
-        ("hours", seconds * (FAR / size) ** 1.5 / 3600, "to compare them, one core, by n √n", "h"),
+        ("hours", seconds * (FAR / size) ** 1.5 / 3600, "hours to compare them, reckoned", "h"),
         ("vectors", FAR * 4 * (faces.shape[1] + pictures.shape[1]) / 2**30,
-         "memory of faces and pictures", "GiB"),
-        ("index", FAR * (4 * seen + 8) / 2**30, f"memory of the index of faces, {seen} axes", "GiB"),
-        ("stored", FAR * pairs * 20 / 2**30, "memory of the pairs of near faces", "GiB"),
+         "memory of faces and pictures, reckoned", "GiB"),
+        ("index", FAR * (4 * seen + 8) / 2**30, f"memory of the index of faces, {seen} axes, reckoned",
+         "GiB"),
+        ("stored", FAR * pairs * 20 / 2**30, "memory of the pairs of near faces, reckoned", "GiB"),
     ]  # fmt: skip
     return {
-        f"far_{key}": Number(float(value), size).described(words + label, unit=unit)
+        f"far_{key}": Number(float(value), size).described(f"{label}: {FAR:,} clips", unit=unit)
         for key, value, label, unit in rows
     }
 
