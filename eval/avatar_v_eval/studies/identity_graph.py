@@ -123,7 +123,8 @@ def one_size(clips: Planted) -> tuple[dict[str, Number], dict[str, Number]]:
         ("copies_recall", same.sum() / true.sum(), int(true.sum()), "copies found", ""),
         ("copies_precision", same.mean(), len(found), "clips called copies that are", ""),
         ("seconds", compared_s, num, "seconds to compare them", "s"),
-        ("grouping", grouped_s, num, "seconds to make persons, scenes and copies of the pairs", "s"),
+        ("grouping", grouped_s, num, "seconds to make persons, scenes and copies of the pairs",
+         "s"),
         ("memory", memory, num, "memory of the process, at most", "GiB"),
         ("pairs", len(pairs.near) / num, num, "pairs of near faces a clip", ""),
     ]  # fmt: skip
@@ -237,8 +238,8 @@ def reckoned(clips: Planted, seconds: float, pairs: float) -> dict[str, Number]:
         ("hours", seconds * (FAR / size) ** 1.5 / 3600, "hours to compare them, reckoned", "h"),
         ("vectors", FAR * 4 * (faces.shape[1] + pictures.shape[1]) / 2**30,
          "memory of faces and pictures, reckoned", "GiB"),
-        ("index", FAR * (4 * seen + 8) / 2**30, f"memory of the index of faces, {seen} axes, reckoned",
-         "GiB"),
+        ("index", FAR * (4 * seen + 8) / 2**30,
+         f"memory of the index of faces, {seen} axes, reckoned", "GiB"),
         ("stored", FAR * pairs * 20 / 2**30, "memory of the pairs of near faces, reckoned", "GiB"),
     ]  # fmt: skip
     return {
