@@ -293,6 +293,8 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
         ({"stages": {}, "tiers": {}}, r"unknown keys \['tiers'\]"),
         ({"stages": {}, "resources": {"sync": {}}}, "the plan has no stage 'sync'"),
         ({"stages": {"probe": {}}, "resources": {"probe": {"cpus": 0}}}, "part of a processor"),
+        ({"stages": {}, "balance": {"sft": {"clips": 9}}}, "balance: no tier 'sft' in limits"),
+        ({"stages": {}, "grouping": {"same_person": {}}}, "same_person names a column"),
     ],
 )
 def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:

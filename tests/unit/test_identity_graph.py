@@ -81,9 +81,31 @@ def test_faiss_finds_what_comparing_all_does(monkeypatch: pytest.MonkeyPatch) ->
     assert all(
         distance[i, j] == d for i, j, d in zip(found.left, found.right, found.distance, strict=True)
     ), "to the last digit"
-    monkeypatch.setattr(index, "PROBED", 1)
-    monkeypatch.setattr(index, "_second", lambda *a: [])
-    assert len(of(vectors, 0.2)) < len(found), "neighbours of neighbours add some"
+    assert partition(group_persons(found, 6000)) == partition(group_persons(exact, 6000))
+    new = np.arange(6000) >= 5000
+    known = exact.where(~new[exact.left] & ~new[exact.right])
+    later = known.joined(near_pairs(vectors, 0.2, new, known))
+    assert len(as_set(later)) == len(later) > 0.99 * len(exact)
+
+
+def test_what_an_index_connects_is_compared_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.concatenate([crowd(4, 40, spread=0.1)[:1]] * 9) + 0.01 * rows(
+        np.random.default_rng(0), 9
+    )
+    monkeypatch.setattr(index, "EXACT", 500)
+    monkeypatch.setattr(
+        index, "_by_cells", lambda vectors, most, new: [(new[:-1], new[1:]), (new[:1], new[5:6])]
+    )
+    vectors = np.concatenate([vectors, vectors[:, ::-1], vectors[:, ::-1]])
+    pairs = of(vectors, 0.3)
+    of_nine = {(i, j) for i, j in itertools.combinations(range(9), 2)}
+    assert {pair for pair in as_set(pairs) if pair[1] < 9} == of_nine
+    assert len(pairs) == 36 + 18 * 17 // 2
+    is_new = np.arange(27) == 8
+    monkeypatch.setattr(index, "_by_cells", lambda vectors, most, new: [(new, np.array([3]))])
+    monkeypatch.setattr(index, "EXACT", 26)
+    known = pairs.where(pairs.right != 8).where((pairs.left != 8)[pairs.right != 8])
+    assert len(near_pairs(vectors, 0.3, is_new, known)) == 1, "too many to compare in full"
 
 
 def test_too_many_pairs_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +289,8 @@ def test_other_vectors_must_agree_and_two_faces_of_one_frame_are_two_people(tmp_
         grouped(clips, Grouping({"face": 0.3, "voice": 0.5}), tmp_path / "graph.parquet")
     with pytest.raises(ValueError, match="same_person: gait: no clip has such a vector"):
         grouped(clips, Grouping({"gait": 0.3}), tmp_path / "graph.parquet")
+    with pytest.raises(ValueError, match=r"voice: not each clip \(2\.mp4:0-100\) has such"):
+        grouped(clips, Grouping({"voice": 0.3}), tmp_path / "graph.parquet")
 
 
 # An even share

@@ -142,25 +142,28 @@ def num_partners(
 
 def _looks(clips: Clips, grouping: Grouping) -> Looks:
     pictures = np.array([clip["thumbnail"] for clip in clips], np.float32)
+    first = next(iter(grouping.same_person))
     return Looks(
-        {column: _vectors(clips, column) for column in grouping.same_person},
+        {c: _vectors(clips, c, of_all=c == first) for c in grouping.same_person},
         pictures.reshape(len(clips), -1),
         backgrounds([clip["background"] for clip in clips]),
         [np.array(clip["loudness"], np.float64) for clip in clips],
     )
 
 
-def _vectors(clips: Clips, column: str) -> Float32[np.ndarray, "n d"]:
-    """A column of unit vectors, NaN for clips without. ValueError for other columns."""
+def _vectors(clips: Clips, column: str, *, of_all: bool) -> Float32[np.ndarray, "n d"]:
+    """A column of unit vectors, NaN for clips without. ValueError for other columns, and with
+    ``of_all`` for a clip without."""
     rows = [clip.get(column) for clip in clips]
     width = next((len(row) for row in rows if row is not None), 0)
-    if not width:
-        raise ValueError(f"grouping: same_person: {column}: no clip has such a vector")
-    none = [np.nan] * width
-    found = np.array([none if row is None else row for row in rows], np.float32)
-    lengths = np.linalg.norm(found, axis=1)
-    if np.any(odd := np.abs(lengths - 1) > 0.01):
-        name = clip_name(clips[int(np.flatnonzero(odd)[0])])
+    without = next((n for n, row in enumerate(rows) if row is None), None)
+    if not width or (of_all and without is not None):
+        who = "no clip" if not width else f"not each clip ({clip_name(clips[without or 0])})"
+        raise ValueError(f"grouping: same_person: {column}: {who} has such a vector")
+    found = np.array([[np.nan] * width if row is None else row for row in rows], np.float32)
+    odd = np.flatnonzero(np.abs(np.linalg.norm(found, axis=1) - 1) > 0.01)
+    if len(odd):
+        name = clip_name(clips[odd[0]])
         raise ValueError(f"grouping: same_person: {column} of {name} is no unit vector")
     return found
 
