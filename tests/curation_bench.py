@@ -1,147 +1,205 @@
-"""The engine's leader with stub stages: `python tests/curation_bench.py plan local ray node`.
+"""The engine's record, eval/results/data_engine.json: `python tests/curation_bench.py`. It takes 15
+minutes of a machine that does nothing else.
 
-Prints a line of JSON for each: a plan of 200,000 passes; busy share and rows of 2 and 8 workers;
-20 of them killed at random; and a node of a cluster lost or hung. Ray is needed for the last two.
+Stub stages that wait stand for models: how long a plan of 200,000 passes takes to make, how busy
+workers are, how soon it is noticed that one was killed or a node of a cluster lost, and whether all
+come to the same results. Real stages run on drawn footage: decodes and seconds of a core. It needs
+the extras data, faces and ray.
 """
 
+import argparse
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from avatar_v_data.curation.engine import Outcome, Workers, lead
+import psutil
+
+from avatar_v.media import reading
+from avatar_v_data import cli
+from avatar_v_data.curation.engine import Outcome, RunStatus, Workers, run_passes
 from avatar_v_data.curation.local import Processes
 from avatar_v_data.curation.on_ray import HEALTH, Actors
 from avatar_v_data.curation.plan import CurationPlan
-from avatar_v_data.curation.reconcile import CurationTask, desired, missing
+from avatar_v_data.curation.reconcile import desired, missing
+from avatar_v_data.curation.stages import Result, seconds
 from avatar_v_data.curation.store import CurationStore
+from avatar_v_eval.records import RESULTS_DIR, Number, make_result, write_result
 from curation_stubs import Count, Double, Last, recordings
 
-NUM_KILLS = 20
+NUM_MANY, NUM_PASSES, NUM_KILLS = 200_000, 400, 20
 PLAN = CurationPlan((Count(busy_s=0.4), Double(), Last()))
-Rows = list[dict[str, Any]]
+TASKS = desired(PLAN, recordings(*(f"r{n}" for n in range(NUM_PASSES))))
+FOOTAGE = ("--recordings", "6", "--seconds", "20", "--persons", "4", "--seed", "1")
+RAY = {"_system_config": {**HEALTH, "worker_niceness": 0}}
 
 
-def main(what: Sequence[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", default=RESULTS_DIR, type=Path)
+    out = parser.parse_args().out
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # for actors
     os.environ["RAY_AUTH_MODE"] = "disabled"
-    if "plan" in what:
-        plan_many(200_000)
-    tasks, place = (
-        desired(PLAN, recordings(*(f"r{n}" for n in range(400)))),
-        Path(tempfile.mkdtemp()),
-    )
-    expected, _ = measured("processes 2", Processes(PLAN.stages, place), tasks, 2)
-    if "local" in what:
-        measured("processes 8", Processes(PLAN.stages, place), tasks, 8, expected)
-        victims = lambda: pids(f" {os.getpid()} ", "spawn_main")  # noqa: E731
-        measured("processes killed", Processes(PLAN.stages, place), tasks, 4, expected, victims)
-    if "ray" in what:
-        for num in (2, 8):
-            workers = Actors(PLAN.stages, place, "local", num_cpus=num)
-            measured(f"ray {num}", workers, tasks, num, expected)
-        workers = Actors(PLAN.stages, place, "local", num_cpus=4)
-        measured("ray killed", workers, tasks, 4, expected, lambda: pids("ray::_Actor"))
-    for how in ("killed", "hung") if "node" in what else ():
-        lose_node(how, tasks, place, expected)
+    numbers = planned() | footage() | workers()
+    title, command = "The data engine: decodes, workers, deaths", "python tests/curation_bench.py"
+    print(write_result(make_result("data_engine", title, numbers, command=command), out))
 
 
-def plan_many(num: int) -> None:
-    """Seconds until all passes of so many recordings are known."""
-    many = recordings(*(f"folder/recording-{n:06d}.mp4" for n in range(num)))
+def planned() -> dict[str, Number]:
+    many = recordings(*(f"folder/recording-{n:06d}.mp4" for n in range(NUM_MANY)))
     begin = time.monotonic()
-    tasks = desired(PLAN, many)
-    passes = list(missing(PLAN, tasks, set()))
-    tell("plan", passes=len(passes), results=len(tasks), seconds=time.monotonic() - begin)
+    num = len(list(missing(PLAN, desired(PLAN, many), set())))
+    number = Number(time.monotonic() - begin, num)
+    return {"plan_s": number.described(f"to plan {num:,} passes of 3 stages", unit="s")}
+
+
+def footage() -> dict[str, Number]:
+    """Through all stages of the plan `world`, in this process."""
+    decoded, true = count(), reading.decoded
+
+    def counted(container: Any, stream: Any, path: Path) -> Iterator[object]:
+        for frame in true(container, stream, path):
+            _ = next(decoded) if stream.type == "video" else None
+            yield frame
+
+    with tempfile.TemporaryDirectory() as folder:
+        assert cli.main(["footage", "--out", f"{folder}/in", *FOOTAGE]) == 0
+        lines = Path(folder, "in", "truth.jsonl").read_text().splitlines()
+        truth = [json.loads(line) for line in lines]
+        frames = sum(row["shots"][-1]["stop"] for row in truth)
+        reading.decoded, begin = counted, time.process_time()
+        words = ["--out", f"{folder}/out", "--plan", "world"]
+        assert cli.main(["curate", f"{folder}/in", *words]) == 0
+        spent, reading.decoded = time.process_time() - begin, true
+    n = len(truth)
+    decodes = Number(next(decoded) / frames, n)
+    cpu = Number(60 * spent / seconds(frames), n)
+    return {
+        "decodes": decodes.described("decodes of each frame of drawn footage", target="≤ 1"),
+        "cpu_s": cpu.described("of a core for a minute of it, all stages", unit="s"),
+    }
+
+
+@dataclass
+class Measured:
+    """A run of all tasks, with deaths or without."""
+
+    rows: list[Result]
+    status: RunStatus
+    noticed_s: list[float] = field(default_factory=list)  # after each death
+
+    @property
+    def notice(self) -> Number:
+        return Number(max(self.noticed_s), len(self.noticed_s))
+
+
+def workers() -> dict[str, Number]:
+    import ray  # pyright: ignore[reportMissingImports]
+
+    runs: dict[str, Measured] = {}
+    files = Path(tempfile.mkdtemp())
+    for num in (2, 8):
+        runs[f"processes_{num}"] = measured(Processes(PLAN.stages, files), num)
+        ray.init("local", num_cpus=num, include_dashboard=False, **RAY)
+        runs[f"ray_{num}"] = measured(Actors(PLAN.stages, files, "local"), num)
+        ray.shutdown()
+    runs["killed_process"] = measured(Processes(PLAN.stages, files), 4, kills("spawn_main"))
+    ray.init("local", num_cpus=4, include_dashboard=False, **RAY)
+    runs["killed_actor"] = measured(Actors(PLAN.stages, files, "local"), 4, kills("ray::_Actor"))
+    ray.shutdown()
+    for how in ("killed", "hung"):
+        runs[f"{how}_node"] = without_a_node(how, files)
+    first, *others = [run.rows for run in runs.values()]
+    numbers = {
+        f"busy_{name}": Number(run.status.busy, NUM_PASSES).described(
+            f"busy share of {name.replace('_', ', ')}", target="≥ 0.95"
+        )
+        for name, run in runs.items()
+        if not run.noticed_s
+    }
+    same = Number(sum(rows == first for rows in others) / len(others), len(runs))
+    numbers["same_rows"] = same.described("runs with the same results", target="≥ 1")
+    for name, run in runs.items():
+        if run.noticed_s:
+            words = f"until a {' '.join(name.split('_'))} was noticed, at most"
+            numbers[name] = run.notice.described(words, unit="s", target="< 30")
+    return numbers
 
 
 def measured(
-    name: str,
-    workers: Workers,
-    tasks: Sequence[CurationTask],
-    num: int,
-    expected: Rows | None = None,
-    victims: Callable[[], list[int]] | None = None,
-    lose: Callable[[], float] | None = None,
-) -> tuple[Rows, float]:
-    """One run, with deaths or without."""
-    store, noticed, lost, ended = CurationStore(tempfile.mkdtemp()), [], [], threading.Event()
-    outcomes = workers.outcomes
+    some: Workers, num: int, end_some: Callable[[threading.Event], Iterator[float]] | None = None
+) -> Measured:
+    """``end_some`` gives the times at which it ended workers."""
+    store, noticed, ended_at = CurationStore(tempfile.mkdtemp()), list[float](), list[float]()
+    outcomes, is_over = some.outcomes, threading.Event()
 
     def watched(timeout_s: float) -> list[Outcome]:
         found = outcomes(timeout_s)
         noticed.extend(time.time() for outcome in found if outcome.is_dead)
         return found
 
-    def end_some() -> None:
-        draw = random.Random(0)
-        while victims and len(lost) < NUM_KILLS and not ended.wait(draw.uniform(1, 4)):
-            if found := victims():
-                os.kill(draw.choice(found), signal.SIGKILL)
-                lost.append(time.time())
-        if lose:
-            lost.append(lose())
-
-    workers.outcomes = watched  # pyright: ignore[reportAttributeAccessIssue]
-    threading.Thread(target=end_some, daemon=True).start()
-    begin = time.monotonic()
-    status = lead(missing(PLAN, tasks, set()), store, workers, num)
-    ended.set()
-    rows = [CurationStore(store.folder).result(task.key) for task in tasks]
-    delays = [min((n - at for n in noticed if n >= at), default=None) for at in lost]
-    tell(
-        name, seconds=time.monotonic() - begin, busy=status.busy, deaths=status.deaths,
-        equal=expected is None or rows == expected, failed=status.failed, noticed_after=delays,
-    )  # fmt: skip
-    return rows, status.busy
+    some.outcomes = watched  # pyright: ignore[reportAttributeAccessIssue]
+    if end_some:
+        threading.Thread(target=lambda: ended_at.extend(end_some(is_over)), daemon=True).start()
+    status = run_passes(missing(PLAN, TASKS, set()), store, some, num)
+    is_over.set()
+    rows = [CurationStore(store.folder).result(task.key) for task in TASKS]
+    after = [min((n - at for n in noticed if n >= at), default=None) for at in ended_at]
+    print(status, after, flush=True)
+    return Measured(rows, status, [one for one in after if one is not None])
 
 
-def lose_node(how: str, tasks: Sequence[CurationTask], place: Path, expected: Rows) -> None:
+def kills(word: str) -> Callable[[threading.Event], Iterator[float]]:
+    """Of processes below this one whose command line has the word."""
+
+    def end_some(is_over: threading.Event) -> Iterator[float]:
+        draw, left = random.Random(0), NUM_KILLS
+        while left and not is_over.wait(draw.uniform(1, 4)):
+            if found := [p for p in below(os.getpid()) if word in " ".join(p.cmdline())]:
+                draw.choice(found).kill()
+                left -= 1
+                yield time.time()
+
+    return end_some
+
+
+def without_a_node(how: str, files: Path) -> Measured:
     """A cluster of three nodes on this machine, one of which is removed or stopped."""
-    import ray
-    from ray.cluster_utils import Cluster
+    import ray  # pyright: ignore[reportMissingImports]
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
-    config = {**HEALTH, "worker_niceness": 0}
-    head = {"num_cpus": 0, "_system_config": config}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **RAY})
     cluster.add_node(num_cpus=2)
     node = cluster.add_node(num_cpus=2)
     ray.init(address=cluster.address)
 
-    def lose() -> float:
-        time.sleep(30)
+    def end_it(is_over: threading.Event) -> Iterator[float]:
+        is_over.wait(30)
         at, raylet = time.time(), node.all_processes["raylet"][0].process.pid
         if how == "hung":
-            for pid in [*pids(f" {raylet} "), raylet]:
-                os.kill(pid, signal.SIGSTOP)
+            for process in [*below(raylet), psutil.Process(raylet)]:
+                process.suspend()
         else:
             cluster.remove_node(node, allow_graceful=False)
-        return at
+        yield at
 
-    measured(
-        f"node {how}", Actors(PLAN.stages, place, cluster.address), tasks, 4, expected, lose=lose
-    )
+    found = measured(Actors(PLAN.stages, files, cluster.address), 4, end_it)
     ray.shutdown()
     cluster.shutdown()
+    return found
 
 
-def pids(*words: str) -> list[int]:
-    """Processes whose line of `ps` holds these."""
-    lines = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout
-    return [int(x.split()[0]) for x in lines.splitlines() if all(word in x for word in words)]
-
-
-def tell(what: str, **numbers: object) -> None:
-    print(json.dumps({"what": what, **numbers}), flush=True)
+def below(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -41,6 +41,7 @@ class Count(Stage):
             (Path(self.deaths) / str(num)).touch()
             if name == "burnt":
                 raise torch.AcceleratorError("unspecified launch failure")
+            time.sleep(0.3)  # what was done before has been told by then
             os.kill(os.getpid(), 9)
         number = math.nan if name == "odd" else len(name) + self.add
         return Reader({"letters": number, "none": None})

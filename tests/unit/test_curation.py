@@ -24,7 +24,7 @@ from avatar_v_data.curation.select import select
 from avatar_v_data.curation.shots import LATE, ShotStage
 from avatar_v_data.curation.stages import (
     ALL,
-    EVERY,
+    TICK,
     Clip,
     FootageRecording,
     Result,
@@ -69,20 +69,20 @@ def test_the_cover_is_the_longest_of_all() -> None:
         assert (sum(b - a for a, b in found), -len(found)) == best
 
 
-def drawn_looks(draw: random.Random, num: int) -> dict[str, Result]:
-    """What shots, faces and speech say of so many looks."""
+def drawn_ticks(draw: random.Random, num: int) -> dict[str, Result]:
+    """What shots, faces and speech say of so many ticks."""
     here, there = [0.1, 0.1, 0.3, 0.5], [0.6, 0.1, 0.8, 0.5]
     box, boxes = here, []
     for _ in range(num):
         box = (there if box is here else here) if draw.random() < 0.02 else box
         boxes.append(box if draw.random() < 0.95 else None)
-    cuts = sorted(draw.sample(range(60, EVERY * num - 60, 10), draw.randint(0, 3)))
-    edges = [0, *cuts, EVERY * num]
+    cuts = sorted(draw.sample(range(60, TICK * num - 60, 10), draw.randint(0, 3)))
+    edges = [0, *cuts, TICK * num]
     shots = [list(pair) for pair in itertools.pairwise(edges)]
     spans = [[float(t), t + draw.choice([1.0, 4.0])] for t in range(0, num // 5, 3)]
     faces = {"counts": [int(b is not None) for b in boxes], "boxes": boxes}
     faces["sharpness"] = [99.0 for _ in boxes]
-    whole = {"num_frames": EVERY * num, "shots": shots}
+    whole = {"num_frames": TICK * num, "shots": shots}
     return {"shots": whole, "faces": faces, "speech": {"speech": spans}}
 
 
@@ -90,19 +90,19 @@ def test_clips_are_the_same_whether_looks_come_bit_by_bit_or_at_once() -> None:
     draw, stage = random.Random(3), ClipStage(min_s=2.0, max_s=4.0, good=0.8)
     num_found = 0
     for round_number in range(30):
-        whole = drawn_looks(draw, 300)
+        whole = drawn_ticks(draw, 300)
         at_once = ClipFinder(stage, Seen(FILE, dict(whole)))
         assert at_once.decide(0, ended=False) == ALL
         live = Seen(FILE, dict(whole))
         bit_by_bit = ClipFinder(stage, live)
-        for num in range(EVERY, 1501, EVERY):
+        for num in range(TICK, 1501, TICK):
             closed = [shot for shot in whole["shots"]["shots"] if shot[1] <= num - LATE]
             is_known = round_number % 2  # from a run before, with other faces
             live.results["shots"] = whole["shots"] if is_known else {"shots": closed}
-            live.results["faces"] = {k: v[: num // EVERY] for k, v in whole["faces"].items()}
+            live.results["faces"] = {k: v[: num // TICK] for k, v in whole["faces"].items()}
             before = len(bit_by_bit.columns["clips"])
             opened = bit_by_bit.decide(num, ended=False)
-            assert num - opened < EVERY * (2 * 20 + 1) + LATE + 10, "two clips are held at most"
+            assert num - opened < TICK * (2 * 20 + 1) + LATE + 10, "two clips are held at most"
         live.results.update(whole)
         bit_by_bit.decide(1500, ended=True)
         assert bit_by_bit.columns == at_once.columns
@@ -111,8 +111,8 @@ def test_clips_are_the_same_whether_looks_come_bit_by_bit_or_at_once() -> None:
         for clip in at_once.columns["clips"]:
             start, stop = clip["start"], clip["stop"]
             assert any(a < start and stop < b for a, b in whole["shots"]["shots"])
-            looks = range(start // EVERY, stop // EVERY)
-            boxes = [whole["faces"]["boxes"][look] for look in looks]
+            ticks = range(start // TICK, stop // TICK)
+            boxes = [whole["faces"]["boxes"][tick] for tick in ticks]
             assert len({str(box) for box in boxes if box}) == 1, "a face that jumps is another's"
             assert sum(box is not None for box in boxes) >= 0.8 * len(boxes)
     assert num_found > 200
@@ -122,7 +122,7 @@ def test_parts_become_windows_as_frames_come() -> None:
     parts = (ImportPart("", "", "", "", 3, 30), ImportPart("", "", "", "", 40, None))
     for length in (39, 41, 60, 65, 68):
         reader = PartStage(8).begin(Seen(FootageRecording("", "", "", parts)))
-        for num in range(EVERY, length + 1, EVERY):
+        for num in range(TICK, length + 1, TICK):
             opened = reader.decide(num, ended=False)
             assert opened >= num - 2 * 8 or num < 8
         reader.decide(length, ended=True)
@@ -151,7 +151,7 @@ class Read(list[torch.Tensor]):
 def test_a_clip_that_cannot_be_made_is_a_row_and_what_the_machine_cannot_do_is_raised(
     tmp_path: Path,
 ) -> None:
-    seen = Seen(FILE, place=tmp_path)
+    seen = Seen(FILE, files=tmp_path)
     seen.audio = torch.rand(20 * SAMPLES_PER_FRAME)
     reader = SampleStage(num_frames=5, size=8, face_crop=False).begin(seen)
     fine = [torch.zeros(3, 8, 8, dtype=torch.uint8)] * 5
@@ -214,9 +214,10 @@ def test_syncnet_sees_the_faces_that_its_own_pipeline_cuts() -> None:
 
 
 def scores(stage: Stage, frames: torch.Tensor, *spans: tuple[int, int]) -> list[Result]:
-    seen = Seen(FILE)
-    clips = [Clip(n, a, b, list(frames[a:b])) for n, (a, b) in enumerate(spans)]
-    return [stage.score(clip, seen) for clip in clips]
+    reader = stage.begin(Seen(FILE))
+    for number, (start, stop) in enumerate(spans):
+        reader.clip(Clip(number, start, stop, list(frames[start:stop])))
+    return reader.finish()["clips"]
 
 
 def test_a_captioner_says_the_same_of_the_same_picture(tmp_path: Path) -> None:
@@ -278,6 +279,8 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
     selection = select(CurationResults(clips, footage_s=60.0), "sft", limits)
     assert [c["scene"] for c in selection.clips] == ["x1", "x2"]
     assert [step.clips for step in selection.steps] == [0, 6, 5, 4, 2]
+    assert [c["scene"] for c in selection.lost["sharpness >= 5"]] == ["y2"]
+    assert [c["scene"] for c in selection.lost["num_scenes >= 2"]] == ["y1", "z1"]
     with pytest.raises(ValueError, match="no column 'sharp'; expected one of seconds"):
         select(CurationResults(clips), "sft", {"sharp": Limit(min=1.0)})
 

@@ -49,11 +49,12 @@ SYNC = [
     {"sync_offset": offset, "sync_confidence": sure}
     for offset, sure in zip(OFFSETS, (5.0, 4.0, 1.0), strict=True)
 ]
+SAMPLES = SampleStage(LENGTH, 8, face_crop=False, sure=3.0)
 PLAN = CurationPlan(
     (
         told("probe"), told("shots", num_frames=15, shots=[[0, 15]]),
         told("speech", loudness=[0.0] * 15), told("clips", clips=spans()),
-        told("sync", clips=SYNC), SampleStage(LENGTH, 8, face_crop=False, sure=3.0),
+        told("sync", clips=SYNC), SAMPLES,
     ),
     limits={"a2v": {"sync_confidence": Limit(min=3.0)}, "t2v": {"sharpness": Limit(min=0.0)}},
 )  # fmt: skip
@@ -98,7 +99,7 @@ def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
 @pytest.mark.parametrize("sure", [None, 4.0])
 def test_a_tier_that_takes_what_samples_leave_late_is_refused(sure: float | None) -> None:
     with pytest.raises(ValueError, match=r"a2v: sync_confidence >= 3 takes clips whose late sound"):
-        replace(PLAN, stages=(*PLAN.stages[:-1], replace(PLAN.stages[-1], sure=sure)))
+        replace(PLAN, stages=(*PLAN.stages[:-1], replace(SAMPLES, sure=sure)))
 
 
 def test_an_interrupt_leaves_no_shards_and_the_same_call_does_it_all(

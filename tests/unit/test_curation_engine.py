@@ -8,10 +8,11 @@ import re
 from collections import deque
 from pathlib import Path
 
+import polars
 import pytest
 
 from avatar_v_data.curation import engine
-from avatar_v_data.curation.engine import MOST_DEATHS, Workers, lead
+from avatar_v_data.curation.engine import MOST_DEATHS, Workers, run_passes
 from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, Resources
 from avatar_v_data.curation.reconcile import desired, missing
@@ -95,7 +96,7 @@ def test_a_leader_that_is_killed_at_any_time_comes_to_the_same_results(
             break
         num_runs += 1
         try:
-            made += lead(left, store, Dying(PLAN.stages, tmp_path), 1).done
+            made += run_passes(left, store, Dying(PLAN.stages, tmp_path), 1).done
         except Killed:
             continue
     assert num_runs > 2
@@ -110,7 +111,7 @@ def test_a_recording_that_fails_is_a_result_and_so_is_what_depends_on_it(tmp_pat
     assert all(result[FAILED].startswith(why) for result in results[2:4])
     assert results[4] == {"letters": 1, "none": None}
     assert results[5] == {"twice": 2, "clips": [{"a": 1}, {"a": 2}]}
-    with CurationStore(tmp_path).led():
+    with CurationStore(tmp_path).locked():
         again = CurationStore(tmp_path)
         again.forget_failures()
         assert len(again.finished()) == 2
@@ -171,7 +172,7 @@ def test_a_run_says_how_far_it_is_though_nothing_has_ended(
             return super().outcomes(timeout_s) if len(said) > 3 else []
 
     tasks = desired(PLAN, recordings("a"))
-    lead(missing(PLAN, tasks, set()), CurationStore(tmp_path), Slow(PLAN.stages, tmp_path), 1)
+    run_passes(missing(PLAN, tasks, set()), CurationStore(tmp_path), Slow(PLAN.stages, tmp_path), 1)
     assert said[0] < said[1] < said[2]
 
 
@@ -185,7 +186,7 @@ def test_workers_never_have_more_than_they_can_take(tmp_path: Path) -> None:
 
     workers: Workers = Watched(PLAN.stages, tmp_path)
     tasks = desired(PLAN, recordings(*(f"{n}" for n in range(20))))
-    lead(missing(PLAN, tasks, set()), CurationStore(tmp_path), workers, 3)
+    run_passes(missing(PLAN, tasks, set()), CurationStore(tmp_path), workers, 3)
     assert max(most) == 3 * engine.IN_HAND
 
 
@@ -194,9 +195,9 @@ def test_workers_never_have_more_than_they_can_take(tmp_path: Path) -> None:
 
 def test_a_second_leader_is_refused(tmp_path: Path) -> None:
     with (
-        CurationStore(tmp_path).led(),
+        CurationStore(tmp_path).locked(),
         pytest.raises(ValueError, match="another process works on this run"),
-        CurationStore(tmp_path).led(),
+        CurationStore(tmp_path).locked(),
     ):
         pass
 
@@ -212,6 +213,12 @@ def test_a_damaged_part_is_named_and_made_again(tmp_path: Path, text: bytes) -> 
     assert path.is_file()
     with pytest.warns(UserWarning, match=re.escape(f"1 part of results made again, since {path}")):
         assert make(PLAN, CurationStore(tmp_path), "a", "bb") == whole
+
+
+def test_a_part_of_another_version_is_made_again(tmp_path: Path) -> None:
+    CurationStore(tmp_path)._write("count", polars.DataFrame({"key": ["a"], "letters": [1]}))
+    with pytest.warns(UserWarning, match="is of another version"):
+        make(PLAN, CurationStore(tmp_path), "a")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, {1, 2}])

@@ -17,28 +17,28 @@ import numpy as np
 from avatar_v.faces.face_track import overlap
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.shots import LATE
-from avatar_v_data.curation.stages import ALL, EVERY, Reader, Reads, Seen, Stage
+from avatar_v_data.curation.stages import ALL, TICK, Reader, Reads, Seen, Stage
 
-LOOKS_PER_S = FRAME_RATE_HZ / EVERY
+TICKS_PER_S = FRAME_RATE_HZ / TICK
 SAME_FACE = 0.2
-"""Overlap of the boxes of two looks, intersection over union, below which they are two faces."""
+"""Overlap of the boxes of two ticks, intersection over union, below which they are two faces."""
 
 
 @dataclass(frozen=True)
 class ClipStage(Stage):
-    """Seconds are at least `EVERY` frames; shares are of a clip's looks."""
+    """Seconds are at least `TICK` frames; shares are of a clip's ticks."""
 
     min_s: float = 3.0
     max_s: float = 20.0
     margin_s: float = 0.4  # left out at both ends of a shot, where a dissolve may be
-    good: float = 0.95  # looks that show one face, as large and as sharp as this:
+    good: float = 0.95  # ticks that show one face, as large and as sharp as this:
     smallest_face: float = 0.1  # height of its box, of the picture's
     sharpness: float = 20.0
     speech: float = 0.5
 
     name: ClassVar[str] = "clips"
     version: ClassVar[int] = 3
-    reads: ClassVar[Reads] = "spans"
+    reads: ClassVar[Reads] = "results"
     needs: ClassVar[tuple[str, ...]] = ("shots", "faces", "speech")
 
     def __post_init__(self) -> None:
@@ -50,56 +50,56 @@ class ClipStage(Stage):
 
 
 class ClipFinder(Reader):
-    """Decides while looks come: what depends on no later one."""
+    """Decides while ticks come: what depends on no later one."""
 
     def __init__(self, stage: ClipStage, seen: Seen) -> None:
         self.columns = {"clips": []}
         self._stage, self._results = stage, seen.results
         self._shortest, self._longest, self._margin = (
-            round(length * LOOKS_PER_S) for length in (stage.min_s, stage.max_s, stage.margin_s)
+            round(length * TICKS_PER_S) for length in (stage.min_s, stage.max_s, stage.margin_s)
         )
         self._horizon = 2 * self._longest
         self._hopeless = int((1 - stage.good) * self._longest) + 1 if stage.good else ALL
         self._shot = 0  # the one that is looked at
-        self._look: int | None = None  # its next look
-        self._begin = 0  # the first look that a later clip may have
-        self._box: np.ndarray | None = None  # of the last look that shows a face
+        self._tick: int | None = None  # its next tick
+        self._begin = 0  # the first tick that a later clip may have
+        self._box: np.ndarray | None = None  # of the last tick that shows a face
 
     def decide(self, num_frames: int, *, ended: bool) -> int:
-        told, num_looks = self._results["shots"], len(self._results["faces"]["boxes"])
+        told, num_ticks = self._results["shots"], len(self._results["faces"]["boxes"])
         shots = told["shots"]
-        while self._shot < len(shots) and shots[self._shot][1] // EVERY <= num_looks:
+        while self._shot < len(shots) and shots[self._shot][1] // TICK <= num_ticks:
             start, stop = shots[self._shot]
-            self._advance(start, stop // EVERY - self._margin)
-            self._settle(self._look or 0, is_end=True)
-            self._shot, self._look, self._box = self._shot + 1, None, None
+            self._advance(start, stop // TICK - self._margin)
+            self._settle(self._tick or 0, is_end=True)
+            self._shot, self._tick, self._box = self._shot + 1, None, None
         if self._shot < len(shots):  # known from before, and its faces are not yet
-            start, known = shots[self._shot][0], min(num_looks, shots[self._shot][1] // EVERY)
+            start, known = shots[self._shot][0], min(num_ticks, shots[self._shot][1] // TICK)
         elif "num_frames" in told:  # no further one comes
             return ALL
         else:
             start = shots[-1][1] if shots else 0
-            known = min(num_looks, (num_frames - LATE) // EVERY)
+            known = min(num_ticks, (num_frames - LATE) // TICK)
         self._advance(start, known - self._margin)
-        self._settle(self._look or 0, is_end=False)
-        return self._begin * EVERY
+        self._settle(self._tick or 0, is_end=False)
+        return self._begin * TICK
 
     def _advance(self, start: int, last: int) -> None:
-        """Look at the looks before ``last`` of the shot that begins at frame ``start``; where the
-        face jumps, one run ends and another begins."""
-        if self._look is None:
-            self._look = self._begin = -(-start // EVERY) + self._margin
+        """Go through the ticks before ``last`` of the shot that begins at frame ``start``; where
+        the face jumps, one run ends and another begins."""
+        if self._tick is None:
+            self._tick = self._begin = -(-start // TICK) + self._margin
         boxes = self._results["faces"]["boxes"]
-        while self._look < last:
-            box = None if boxes[self._look] is None else np.array(boxes[self._look])
+        while self._tick < last:
+            box = None if boxes[self._tick] is None else np.array(boxes[self._tick])
             if box is not None and self._box is not None and overlap(self._box, box) < SAME_FACE:
-                self._settle(self._look, is_end=True)
-                self._begin = self._look
+                self._settle(self._tick, is_end=True)
+                self._begin = self._tick
             self._box = self._box if box is None else box
-            self._look += 1
+            self._tick += 1
 
     def _settle(self, stop: int, *, is_end: bool) -> None:
-        """Decide on the looks before ``stop`` of this run: all of them at its end, and before it
+        """Decide on the ticks before ``stop`` of this run: all of them at its end, and before it
         as far as a horizon of two clips, whose last clip may still change, reaches."""
         good = self._good(self._begin, stop)
         at, num = 0, len(good)
@@ -120,24 +120,24 @@ class ClipFinder(Reader):
         self._begin += at
 
     def _cover(self, good: np.ndarray, first: int) -> list[tuple[int, int]]:
-        spoken = speech_per_look(self._results["speech"]["speech"], first, first + len(good))
+        spoken = speech_per_tick(self._results["speech"]["speech"], first, first + len(good))
         limits = (self._stage.good, self._stage.speech)
         return longest_cover(good, spoken, limits, self._shortest, self._longest, offset=first)
 
     def _add(self, found: Sequence[tuple[int, int]]) -> None:
         for first, last in found:
-            spoken = speech_per_look(self._results["speech"]["speech"], first, last)
+            spoken = speech_per_tick(self._results["speech"]["speech"], first, last)
             self.columns["clips"].append(
                 {
-                    "start": first * EVERY,
-                    "stop": last * EVERY,
+                    "start": first * TICK,
+                    "stop": last * TICK,
                     "good": round(float(self._good(first, last).mean()), 4),
                     "speech": round(float(spoken.mean()), 4),
                 }
             )
 
     def _good(self, first: int, last: int) -> np.ndarray:
-        """1 for each look that shows exactly one face, large and sharp enough."""
+        """1 for each tick that shows exactly one face, large and sharp enough."""
         faces, stage = self._results["faces"], self._stage
         parts = (faces[name][first:last] for name in ("counts", "boxes", "sharpness"))
         return np.array(
@@ -152,15 +152,15 @@ class ClipFinder(Reader):
         )
 
 
-def speech_per_look(spans: Sequence[Sequence[float]], first: int, last: int) -> np.ndarray:
-    """The share of each look's time in which somebody speaks. ``spans`` in seconds."""
-    edges = np.arange(first, last + 1) / LOOKS_PER_S
+def speech_per_tick(spans: Sequence[Sequence[float]], first: int, last: int) -> np.ndarray:
+    """The share of each tick's time in which somebody speaks. ``spans`` in seconds."""
+    edges = np.arange(first, last + 1) / TICKS_PER_S
     share = np.zeros(last - first)
     for begin, end in spans:
         if begin < edges[-1] and end > edges[0]:
             both = np.minimum(end, edges[1:]) - np.maximum(begin, edges[:-1])
             share += np.clip(both, 0, None)
-    return share * LOOKS_PER_S
+    return share * TICKS_PER_S
 
 
 def longest_cover(
@@ -172,12 +172,12 @@ def longest_cover(
     *,
     offset: int = 0,
 ) -> list[tuple[int, int]]:
-    """Spans of looks that do not overlap, ``shortest`` to ``longest`` long, in each of which the
-    means of ``good`` and ``spoken`` reach ``limits``: those that cover the most looks, and of
+    """Spans of ticks that do not overlap, ``shortest`` to ``longest`` long, in each of which the
+    means of ``good`` and ``spoken`` reach ``limits``: those that cover the most ticks, and of
     equal ones the fewest. ``offset`` is added to the result."""
     num = len(good)
     sums = [np.concatenate([[0.0], np.cumsum(values)]) for values in (good, spoken)]
-    best = np.zeros((num + 1, 2))  # looks covered, minus clips
+    best = np.zeros((num + 1, 2))  # ticks covered, minus clips
     came = np.full(num + 1, -1)
     for stop in range(1, num + 1):
         best[stop] = best[stop - 1]

@@ -93,13 +93,13 @@ class RunStatus:
     updated: float = 0.0
 
 
-def perform(worker: int, stages: Sequence[Stage], place: Path, job: Job) -> Outcome:
+def perform(worker: int, stages: Sequence[Stage], files: Path, job: Job) -> Outcome:
     """What a worker does with a job. AcceleratorError: this process can do nothing more on its
     GPU, and is to end."""
     begin = time.monotonic()
     own = [stage for stage in stages if stage.name in job.keys]
     try:
-        examined = examine(job.recording, own, job.known, place, job.keys)
+        examined = examine(job.recording, own, job.known, files, job.keys)
     except torch.AcceleratorError:
         raise
     except MACHINE as error:
@@ -107,7 +107,7 @@ def perform(worker: int, stages: Sequence[Stage], place: Path, job: Job) -> Outc
     return Outcome(worker, examined, busy_s=time.monotonic() - begin)
 
 
-def lead(
+def run_passes(
     passes: Iterable[Pass],
     store: CurationStore,
     workers: Workers,

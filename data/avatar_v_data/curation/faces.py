@@ -8,7 +8,7 @@ import torch
 
 from avatar_v.critics.quality import sharpness
 from avatar_v.faces import face_track
-from avatar_v_data.curation.stages import EVERY, Frame, Reader, Reads, Seen, Stage, rounded
+from avatar_v_data.curation.stages import TICK, Frame, Reader, Reads, Seen, Stage, rounded
 
 SIDE = 64
 """Pixels at which sharpness is measured, so that it compares between cameras."""
@@ -16,9 +16,9 @@ SIDE = 64
 
 @dataclass(frozen=True)
 class FaceStage(Stage):
-    """dlib's frontal detector, every `EVERY` frames: a head turned away counts as none.
+    """dlib's frontal detector, every `TICK` frames: a head turned away counts as none.
 
-    Of each look: ``counts`` of faces, the largest one's ``boxes`` (fractions of the picture) and
+    By tick: ``counts`` of faces, the largest one's ``boxes`` (fractions of the picture) and
     ``sharpness`` (variance of the Laplacian at 64 pixels).
     """
 
@@ -41,7 +41,7 @@ class _Faces(Reader):
         self.columns = {"counts": [], "boxes": [], "sharpness": []}
 
     def frame(self, number: int, picture: Frame) -> None:
-        if number % EVERY:
+        if number % TICK:
             return
         height, width = picture.shape[1:]
         size = torch.tensor([width, height, width, height], dtype=torch.float32)

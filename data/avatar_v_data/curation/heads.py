@@ -7,14 +7,14 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.faces import face_track
-from avatar_v_data.curation.stages import EVERY, Frames
+from avatar_v_data.curation.stages import TICK, Frames
 
 Boxes = Sequence[Sequence[float] | None]
 
 
 def head(frames: Frames, start: int, found: Boxes, size: int) -> UInt8[Tensor, "f 3 size size"]:
     """The head in each frame, as samples cut it out; ``frames`` begin at ``start`` of the
-    recording, whose looks for faces ``found`` these boxes."""
+    recording, ``found`` are its boxes by tick."""
     num, _, height, width = frames.shape
     boxes, seen = boxes_between(found, start, start + num)
     is_seen = torch.zeros(num, dtype=torch.bool)
@@ -24,17 +24,17 @@ def head(frames: Frames, start: int, found: Boxes, size: int) -> UInt8[Tensor, "
 
 
 def boxes_between(boxes: Boxes, start: int, stop: int) -> tuple[Float[Tensor, "f 4"], list[int]]:
-    """Boxes of the frames ``start`` to ``stop``, on straight lines between looks, and the frames,
+    """Boxes of the frames ``start`` to ``stop``, on straight lines between ticks, and the frames,
     counted from ``start``, where one was found. ValueError where none was."""
-    looks = [n for n in range(len(boxes)) if boxes[n] is not None and start <= n * EVERY < stop]
-    if not looks:
+    ticks = [n for n in range(len(boxes)) if boxes[n] is not None and start <= n * TICK < stop]
+    if not ticks:
         raise ValueError(f"no face between frames {start} and {stop}")
-    known = torch.tensor([boxes[n] for n in looks])
-    at = torch.tensor([n * EVERY for n in looks], dtype=torch.float32)
+    known = torch.tensor([boxes[n] for n in ticks])
+    at = torch.tensor([n * TICK for n in ticks], dtype=torch.float32)
     frames = torch.arange(start, stop, dtype=torch.float32).clamp(at[0], at[-1])
     right = torch.searchsorted(at, frames).clamp(1, max(len(at) - 1, 1))
     if len(at) == 1:
-        return known.expand(stop - start, 4).clone(), [looks[0] * EVERY - start]
+        return known.expand(stop - start, 4).clone(), [ticks[0] * TICK - start]
     left = right - 1
     share = ((frames - at[left]) / (at[right] - at[left]))[:, None]
-    return torch.lerp(known[left], known[right], share), [n * EVERY - start for n in looks]
+    return torch.lerp(known[left], known[right], share), [n * TICK - start for n in ticks]

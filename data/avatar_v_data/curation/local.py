@@ -24,8 +24,8 @@ from avatar_v_data.threads import one_thread
 class Here:
     """One worker, which is this process."""
 
-    def __init__(self, stages: Sequence[Stage], place: Path) -> None:
-        self._stages, self._place = stages, place
+    def __init__(self, stages: Sequence[Stage], files: Path) -> None:
+        self._stages, self._files = stages, files
         self._jobs: deque[tuple[int, Job]] = deque()
         self._num, self._begun = 0, list[int]()
 
@@ -43,7 +43,7 @@ class Here:
             return [Outcome(worker, is_ready=True) for worker in begun]
         worker, job = self._jobs.popleft()
         with one_thread():
-            return [perform(worker, self._stages, self._place, job)]
+            return [perform(worker, self._stages, self._files, job)]
 
     def close(self) -> None:
         self._jobs.clear()
@@ -52,8 +52,8 @@ class Here:
 class Processes:
     """A process for each worker, with the models that it has loaded."""
 
-    def __init__(self, stages: Sequence[Stage], place: Path) -> None:
-        self._stages, self._place = tuple(stages), place
+    def __init__(self, stages: Sequence[Stage], files: Path) -> None:
+        self._stages, self._files = tuple(stages), files
         self._context = multiprocessing.get_context("spawn")
         self._num = 0
         self._pipes: dict[int, Connection] = {}
@@ -63,7 +63,7 @@ class Processes:
         self._num += 1
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=_work, args=(self._num, self._stages, self._place, theirs), daemon=True
+            target=_work, args=(self._num, self._stages, self._files, theirs), daemon=True
         )
         with interrupts_deferred():
             process.start()
@@ -98,7 +98,7 @@ class Processes:
             process.join()
 
 
-def _work(number: int, stages: Sequence[Stage], place: Path, pipe: Connection) -> None:
+def _work(number: int, stages: Sequence[Stage], files: Path, pipe: Connection) -> None:
     """In a worker: jobs to outcomes until the leader ends or dies, and this process with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -107,7 +107,7 @@ def _work(number: int, stages: Sequence[Stage], place: Path, pipe: Connection) -
     pipe.send(Outcome(number, is_ready=True))
     with one_thread():
         while True:
-            outcome = perform(number, stages, place, jobs.get())
+            outcome = perform(number, stages, files, jobs.get())
             pipe.send(outcome)
 
 

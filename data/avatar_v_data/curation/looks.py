@@ -11,7 +11,7 @@ from torch import Tensor
 from avatar_v.critics.quality import sharpness
 from avatar_v_data.curation.heads import boxes_between, head
 from avatar_v_data.curation.stages import (
-    EVERY,
+    TICK,
     Clip,
     ClipScores,
     Reader,
@@ -55,7 +55,7 @@ class LookStage(Stage):
         frames, found = clip.stacked(), seen.results["faces"]["boxes"]
         heads = head(frames, clip.start, found, SIDE)
         grey = heads.float().mean(1)
-        boxes = [box for box in found[clip.start // EVERY : clip.stop // EVERY] if box]
+        boxes = [box for box in found[clip.start // TICK : clip.stop // TICK] if box]
         face = statistics.median(box[3] - box[1] for box in boxes)
         at = torch.linspace(0, len(frames) - 1, NUM_SEEN).round().long()
         small = F.interpolate(frames[at].float(), size=(CELLS, CELLS), mode="area")

@@ -30,9 +30,7 @@ class Actors:
     """An actor for each worker. ``address``: of a cluster, "auto" for the one that this machine
     belongs to, or `LOCAL` to begin one here that ends with the run."""
 
-    def __init__(
-        self, stages: Sequence[Stage], place: Path, address: str, *, num_cpus: int | None = None
-    ) -> None:
+    def __init__(self, stages: Sequence[Stage], files: Path, address: str) -> None:
         ray = _ray()
         self._is_own = not ray.is_initialized()
         if self._is_own:
@@ -40,10 +38,9 @@ class Actors:
             if address == LOCAL:
                 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
                 config = {**HEALTH, "worker_niceness": 0}  # as processes have it; Ray's is 15
-                where = {"address": LOCAL, "num_cpus": num_cpus, "_system_config": config}
-                where |= {"include_dashboard": False}
+                where |= {"_system_config": config, "include_dashboard": False}
             ray.init(**where, log_to_driver=True, logging_level="WARNING")
-        self._ray, self._place = ray, str(place.resolve())
+        self._ray, self._files = ray, str(files.resolve())
         self._stages = ray.put(tuple(stages))
         self._num = 0
         self._actors: dict[int, Any] = {}
@@ -56,7 +53,7 @@ class Actors:
             num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0, max_task_retries=0,
             scheduling_strategy="SPREAD", **memory,
         )  # fmt: skip
-        self._actors[self._num] = made.remote(self._num, self._stages, self._place)
+        self._actors[self._num] = made.remote(self._num, self._stages, self._files)
         self._jobs[self._num] = [self._actors[self._num].ready.remote()]
         return self._num
 
@@ -91,17 +88,17 @@ class Actors:
 
 
 class _Actor:
-    def __init__(self, number: int, stages: Sequence[Stage], place: str) -> None:
+    def __init__(self, number: int, stages: Sequence[Stage], files: str) -> None:
         import torch
 
         torch.set_num_threads(1)
-        self._number, self._stages, self._place = number, stages, Path(place)
+        self._number, self._stages, self._files = number, stages, Path(files)
 
     def ready(self) -> Outcome:
         return Outcome(self._number, is_ready=True)
 
     def do(self, job: Job) -> Outcome:
-        return perform(self._number, self._stages, self._place, job)
+        return perform(self._number, self._stages, self._files, job)
 
 
 def _ray() -> Any:

@@ -26,7 +26,7 @@ class PartStage(Stage):
 
     name: ClassVar[str] = "clips"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "spans"
+    reads: ClassVar[Reads] = "results"
     needs: ClassVar[tuple[str, ...]] = ("probe",)
     whole: ClassVar[bool] = False
 

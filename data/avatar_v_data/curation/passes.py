@@ -16,10 +16,10 @@ from typing import TypeVar, overload
 from avatar_v.media.reading import Picture, iter_pictures
 from avatar_v_data.curation.stages import (
     ALL,
-    EVERY,
     FAILED,
     MACHINE,
     MAX_SIDE,
+    TICK,
     Clip,
     FootageRecording,
     Frame,
@@ -46,7 +46,7 @@ def examine(
     recording: FootageRecording,
     stages: Sequence[Stage],
     known: Mapping[str, Result],
-    place: Path = Path(),
+    files: Path = Path(),
     keys: Mapping[str, str] | None = None,
 ) -> Examined:
     """The results of ``stages``, in an order in which each finds what it needs among those before
@@ -55,7 +55,7 @@ def examine(
     A stage that refuses, or that needs one that did, has its reason under `FAILED`. Errors
     of `MACHINE` are raised.
     """
-    work = _Reading(Seen(recording, dict(known), place, keys or {}), stages)
+    work = _Reading(Seen(recording, dict(known), files, keys or {}), stages)
     for stage in stages:
         work.begin(stage)
     work.read()
@@ -112,7 +112,7 @@ class _Reading:
         try:
             for num, picture in enumerate(iter_pictures(path), 1):
                 self._see(num, picture)
-                if num % EVERY == 0:
+                if num % TICK == 0:
                     opened = self._decide(num, ended=False)
                     self._deliver(num, opened)
                     if not self._wants_more(opened):
@@ -148,7 +148,7 @@ class _Reading:
     def _decide(self, num: int, *, ended: bool) -> int:
         """The first frame that a clip may have which is not decided yet."""
         opened = ALL
-        for stage, reader in self._of("spans"):
+        for stage, reader in self._of("results"):
             first = self._guarded(stage, lambda r=reader: r.decide(num, ended=ended))
             opened = ALL if first is None else first
         return opened
@@ -177,7 +177,7 @@ class _Reading:
         """Whether a further frame is of use."""
         is_left = self._num_clips < len(self._clips()) or opened < ALL
         return bool(self._of("frames")) or bool(
-            (self._of("clips") or self._of("spans")) and is_left
+            (self._of("clips") or self._of("results")) and is_left
         )
 
     def _clips(self) -> list[Result]:

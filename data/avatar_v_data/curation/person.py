@@ -13,7 +13,7 @@ from avatar_v.faces import dlib_face, face_track
 from avatar_v.faces.face import FaceCritic
 from avatar_v_data.curation.heads import Boxes, boxes_between, head
 from avatar_v_data.curation.stages import (
-    EVERY,
+    TICK,
     Clip,
     ClipScores,
     Frames,
@@ -25,7 +25,7 @@ from avatar_v_data.curation.stages import (
     rounded,
 )
 
-NUM_LOOKS = 8
+NUM_FACES = 8
 SIDE = 64
 
 
@@ -60,14 +60,14 @@ class PersonStage(Stage):
         return {"face": rounded(mean, 5), "face_spread": round(spread, 4)}
 
     def _embedded(self, frames: Frames, start: int, found: Boxes) -> Tensor:
-        boxes = found[start // EVERY : (start + len(frames)) // EVERY]
+        boxes = found[start // TICK : (start + len(frames)) // TICK]
         seen = torch.tensor([box is not None for box in boxes])
-        looks = face_track.spread_frames(seen, NUM_LOOKS) * EVERY
+        at = face_track.spread_frames(seen, NUM_FACES) * TICK
         if self.critic == "world":
-            return _world().measure(head(frames, start, found, SIDE)[looks]).values
+            return _world().measure(head(frames, start, found, SIDE)[at]).values
         between, _ = boxes_between(found, start, start + len(frames))
-        points = face_track.landmarks_in(frames[looks], between[looks])
-        return dlib_face.embed_faces(frames[looks], points).values
+        points = face_track.landmarks_in(frames[at], between[at])
+        return dlib_face.embed_faces(frames[at], points).values
 
 
 @cache

@@ -75,3 +75,13 @@ def missing(
             inputs = {name: key for task in some for name, key in task.inputs.items()}
             others = {name: key for name, key in inputs.items() if name not in keys}
             yield Pass(recording, kind, keys, others)
+
+
+def lacking(passes: Sequence[Pass], finished: Collection[str]) -> str:
+    """A stage whose result some pass needs and which neither is there nor is made by another, ""
+    where all are."""
+    made = {*finished, *(key for one in passes for key in one.keys.values())}
+    for one in passes:
+        if lacks := one.lacks(made):
+            return next(stage for stage, key in one.inputs.items() if key == lacks)
+    return ""

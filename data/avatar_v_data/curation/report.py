@@ -46,7 +46,7 @@ def write_report(
         own = limits[selection.tier]
         parts.append(f"<h2>Tier {escape(selection.tier)}</h2>{_funnel(selection)}")
         parts.append(_histograms(found.clips, selection, own))
-        for title, clips in _examples(found.clips, selection, own).items():
+        for title, clips in _examples(selection).items():
             figures = [_figure(clip, watched) for clip in clips]
             parts.append(f"<h3>{escape(title)}</h3>{''.join(figures)}")
     _cut(out / "watch", paths, watched)
@@ -105,24 +105,12 @@ def _histograms(clips: Sequence[Clip], selection: Selection, limits: Mapping[str
     return text[text.index("<svg") :]
 
 
-def _examples(
-    clips: Sequence[Clip], selection: Selection, limits: Mapping[str, Limit]
-) -> dict[str, list[Clip]]:
+def _examples(selection: Selection) -> dict[str, Sequence[Clip]]:
     """Clips to watch, under what became of them."""
-    kept = list(selection.clips)
+    kept = selection.clips
     shown = {"Kept": kept[:: max(len(kept) // NUM_WATCHED, 1)][:NUM_WATCHED]}
-    left = list(clips)
-    for column, limit in limits.items():
-        if not clips or column not in clips[0]:
-            continue
-        dropped = [clip for clip in left if not limit.holds(float(clip[column]))]
-        left = [clip for clip in left if limit.holds(float(clip[column]))]
-        if dropped:
-            near = sorted(dropped, key=lambda clip: limit.beyond(float(clip[column])))
-            shown[f"Dropped: {column} is not {limit}"] = near[:NUM_WATCHED]
-    if copies := [clip for clip in left if clip["copy_of"]]:
-        shown["Dropped: copies"] = copies[:NUM_WATCHED]
-    return shown
+    lost = {f"Dropped by {what}": clips[:NUM_WATCHED] for what, clips in selection.lost.items()}
+    return {what: clips for what, clips in {**shown, **lost}.items() if clips}
 
 
 def _figure(clip: Clip, watched: dict[str, Clip]) -> str:

@@ -14,11 +14,11 @@ from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.words import counted
 from avatar_v.shards.writer import index_path, write_text_atomically
-from avatar_v_data.curation.engine import Workers, lead
+from avatar_v_data.curation.engine import Workers, run_passes
 from avatar_v_data.curation.graph import GRAPH_FILE, grouped
 from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, read_plan
-from avatar_v_data.curation.reconcile import CurationTask, desired, missing
+from avatar_v_data.curation.reconcile import CurationTask, desired, lacking, missing
 from avatar_v_data.curation.samples import SampleStage, first_frame
 from avatar_v_data.curation.select import (
     CLIPS_FILE,
@@ -114,18 +114,15 @@ def perform_all(
             for stage, kind in plan.resources.items()
         }
         plan = replace(plan, resources=own)
-    with store.led():
+    with store.locked():
         if retry:
             store.forget_failures()
         finished = store.finished() - _lost(tasks, store)
         passes = list(missing(plan, tasks, finished))
         if not passes:
             return
-        made = finished.union(*(one.keys.values() for one in passes))
-        for one in passes:
-            if lacks := one.lacks(made):
-                name = next(stage for stage, key in one.inputs.items() if key == lacks)
-                raise ValueError(f"--stages lacks {name}, whose result is not there: add it")
+        if name := lacking(passes, finished):
+            raise ValueError(f"--stages lacks {name}, whose result is not there: add it")
         workers: Workers
         if ray is not None:
             from avatar_v_data.curation.on_ray import Actors
@@ -135,7 +132,7 @@ def perform_all(
             workers = Here(plan.stages, store.files)
         else:
             workers = Processes(plan.stages, store.files)
-        lead(passes, store, workers, num_workers, on_progress)
+        run_passes(passes, store, workers, num_workers, on_progress)
 
 
 def opened(folder: str | Path, plan: str | None = None) -> Curated:
@@ -164,8 +161,7 @@ def choose(
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
     found, lost = collect(run.tasks, run.store), _lost(run.tasks, run.store)
-    unfinished = found.unfinished + [t.recording.name for t in run.tasks if t.key in lost]
-    if unfinished:
+    if unfinished := found.unfinished + [t.recording.name for t in run.tasks if t.key in lost]:
         raise ValueError(
             f"{counted(len(unfinished), 'recording')} not finished, {unfinished[0]} first: "
             f"avatar-v-data curate {run.footage} --out {run.folder} goes on"

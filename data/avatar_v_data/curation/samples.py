@@ -41,7 +41,7 @@ MIN_FOUND = 0.5  # share of a clip's frames that must show a face
 FEW_FOUND = 0.9  # a clip with a smaller share is kept, and noted
 MAX_MISSING_AUDIO = 5  # frames of audio that may lack at a clip's end, filled with silence
 SILENCE = 1e-3  # a clip whose loudest sample is below -60 dBFS has no speech to learn from
-NUM_LOOKS = 4  # frames of a clip in which its person is looked at
+NUM_FACES = 4  # frames of a clip whose faces say who it shows
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _Samples(Reader):
         self.columns = {"clips": [], "rows": [], "faces": []}
         self._stage, self._seen = stage, seen
         self._made: list[tuple[str, dict[str, int]]] = []  # keys, and the sizes of their members
-        self._spool = TemporaryFile(dir=seen.place)  # noqa: SIM115 (memory holds no clips)
+        self._spool = TemporaryFile(dir=seen.files)  # noqa: SIM115 (memory holds no clips)
 
     def clip(self, clip: Clip) -> None:
         before, num = len(self._made), self._stage.num_frames
@@ -123,7 +123,7 @@ class _Samples(Reader):
                 self._row("noted", 0, 0, note.removeprefix(f"{path} "))
         key = self._seen.keys[self._stage.name]
         with self._spool:
-            write_shard(self._seen.place / f"{key}.tar", self._clips())
+            write_shard(self._seen.files / f"{key}.tar", self._clips())
         return self.columns
 
     def _clips(self) -> Iterator[RawClip]:
@@ -162,8 +162,8 @@ class _Samples(Reader):
             why = f"{track.num_faces} faces in one picture: the largest is taken"
             self._row("noted", start, num, why)
         if self._stage.embed:
-            looks = face_track.spread_frames(track.found, NUM_LOOKS)
-            faces = embed_faces(frames[looks], track.landmarks[looks]).values
+            at = face_track.spread_frames(track.found, NUM_FACES)
+            faces = embed_faces(frames[at], track.landmarks[at]).values
             face = [round(value, 6) for value in faces.mean(0).tolist()]
             self.columns["faces"].append({"key": key, "face": face})
 

@@ -6,7 +6,7 @@ sync is sure of it, and the import moves it back.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class Selection:
     tier: str
     clips: tuple[Clip, ...]
     steps: tuple[FunnelStep, ...]
+    lost: Mapping[str, Sequence[Clip]]  # at each limit, the nearest to it first
     num_samples: int = 0
     dropped: tuple[Mapping[str, str], ...] = ()  # frames of clips that gave no sample, and why
 
@@ -61,26 +62,32 @@ def select(
         if left and column not in known and not (column == NUM_SCENES and column in limits):
             names = ", ".join([*known, NUM_SCENES])
             raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")
+    lost: dict[str, list[Clip]] = {}
+
+    def keep(what: str, limit: Limit, value: Callable[[Clip], float]) -> None:
+        nonlocal left
+        far = [clip for clip in left if not limit.holds(value(clip))]
+        lost[what] = sorted(far, key=lambda clip: limit.beyond(value(clip)))
+        left = [clip for clip in left if limit.holds(value(clip))]
+        steps.append(_step(what, left))
+
     for column, limit in limits.items():
         if column == NUM_SCENES:
             continue
-        left = [clip for clip in left if limit.holds(float(clip[column]))]
-        steps.append(_step(f"{column} {limit}", left))
-    left = [clip for clip in left if not clip["copy_of"]]
-    steps.append(_step("no copies", left))
+        keep(f"{column} {limit}", limit, lambda clip, column=column: float(clip[column]))
+    keep("no copies", Limit(max=0.0), lambda clip: float(bool(clip["copy_of"])))
     if limit := limits.get(NUM_SCENES):
         scenes: dict[str, set[str]] = {}
         for clip in left:
             scenes.setdefault(clip["person"], set()).add(clip["scene"])
-        left = [clip for clip in left if limit.holds(float(len(scenes[clip["person"]])))]
-        steps.append(_step(f"{NUM_SCENES} {limit}", left))
+        keep(f"{NUM_SCENES} {limit}", limit, lambda clip: float(len(scenes[clip["person"]])))
     if balance:
         before = largest_share(left, balance)
         left = balanced(left, balance)
         group, person = zip(before, largest_share(left, balance), strict=True)
         words = "balanced: largest group {:.0%} → {:.0%}, person {:.1%} → {:.1%}"
         steps.append(_step(words.format(*group, *person), left))
-    return Selection(tier, tuple(left), tuple(steps))
+    return Selection(tier, tuple(left), tuple(steps), lost)
 
 
 def write_manifest(path: Path, selection: Selection, sure: float | None) -> None:

@@ -2,7 +2,7 @@
 
 A stage is a small class: its settings are its dataclass fields, and it says by its ``reads`` what
 it is given. All that read frames share one pass through the file (passes.py), which decodes each
-frame once: those that read ``frames`` see all of them, then one of ``spans`` decides which become
+frame once: those that read ``frames`` see all of them, then one of ``results`` decides which become
 clips, and those that read ``clips`` are given each clip's frames as soon as that is decided.
 
 A stage only scores; limits are for later (select.py), so that a limit that changes runs no model
@@ -33,7 +33,7 @@ Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Waveform = Float[Tensor, " s"]
 Result = dict[str, Any]
-Reads = Literal["file", "sound", "frames", "spans", "clips"]
+Reads = Literal["file", "sound", "frames", "results", "clips"]
 
 MAX_SIDE = 480
 """Pixels: what models of the engine look at is no larger, so that a clip fits into memory."""
@@ -44,8 +44,8 @@ MACHINE = (OSError, ImportError, *MEMORY, torch.AcceleratorError)
 """Errors of this machine, and no results of a recording."""
 ALL = 1 << 62
 """A frame behind all others."""
-EVERY = 5
-"""Frames from one look for faces to the next; all lists "of looks" have one entry each."""
+TICK = 5
+"""Frames from one in which faces are looked for to the next. Lists by tick have one entry each."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Seen:
 
     recording: FootageRecording
     results: dict[str, Result] = field(default_factory=dict)
-    place: Path = Path()  # where a stage may leave a file, under its result's key
+    files: Path = Path()  # where a stage may leave a file, under its result's key
     keys: Mapping[str, str] = field(default_factory=dict)  # of the results, by stage
     damage: str = ""  # why the frames ended before the file did
 
@@ -115,8 +115,9 @@ class Reader:
         """The next frame, for a stage that reads frames."""
 
     def decide(self, num_frames: int, *, ended: bool) -> int:
-        """For one of spans, behind so many frames: add to ``columns["clips"]`` what is decided,
-        in order, and say which is the first frame that a later clip may have, `ALL` for none."""
+        """For one that reads results, behind so many frames: add to ``columns["clips"]`` what is
+        decided, in order, and say which is the first frame that a later clip may have, `ALL` for
+        none."""
         return ALL
 
     def clip(self, clip: Clip) -> None:

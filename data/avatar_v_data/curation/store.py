@@ -8,9 +8,9 @@ What stages leave besides lies in `files`. A second process that leads a run on 
 refused; others may read meanwhile.
 """
 
-import fcntl
 import io
 import json
+import os
 import uuid
 import warnings
 import zlib
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import polars
 
+from avatar_v.base.locks import exclusive
 from avatar_v.base.paths import whole_file
 from avatar_v.base.words import counted
 from avatar_v_data.curation.stages import FAILED, Result
@@ -53,7 +54,7 @@ class Row:
 
 
 class CurationStore:
-    """Results below ``folder``, which is made. Reading needs no lead."""
+    """Results below ``folder``, which is made. Reading needs no lock."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -62,24 +63,22 @@ class CurationStore:
         self.files.mkdir(parents=True, exist_ok=True)
         self._results.mkdir(exist_ok=True)
         self._load = lru_cache(MOST_LOADED)(_by_key)
-        self._is_led = False
+        self._is_locked = False
 
     @contextmanager
-    def led(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Inside, this process alone writes. ValueError where another does."""
-        with (self.folder / "lead").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ValueError(f"{self.folder}: another process works on this run") from error
+        taken = f"{self.folder}: another process works on this run"
+        lock = exclusive(self.folder / "lock", taken)
+        try:
             for partial in self.files.glob(".*.tmp"):  # of workers that were killed
                 partial.unlink()
-            self._is_led = True
+            self._is_locked = True
             self._look_again()
-            try:
-                yield
-            finally:
-                self._is_led = False
+            yield
+        finally:
+            self._is_locked = False
+            os.close(lock)
 
     @cached_property
     def _places(self) -> dict[str, Path]:
@@ -92,12 +91,12 @@ class CurationStore:
                 continue
             except ValueError as error:
                 damaged.append(str(error))
-                if self._is_led:
+                if self._is_locked:
                     path.rename(path.with_suffix(".damaged"))
                 continue
             places.update(dict.fromkeys(keys, path))
         if damaged:
-            lost = "made again" if self._is_led else "missing until curate goes on"
+            lost = "made again" if self._is_locked else "missing until curate goes on"
             words = f"{counted(len(damaged), 'part')} of results {lost}, since {damaged[0]}"
             warnings.warn(words, stacklevel=2)
         return places

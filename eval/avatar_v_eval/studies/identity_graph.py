@@ -95,11 +95,10 @@ def planted(num: int, seed: int) -> Planted:
     is_copy = sources != np.arange(num)
     order = rng.permutation(num)
     place = np.argsort(order)
-    looks = Looks(
-        {"face": _faces(rng, persons, sources)[order]},
-        *(x[order] for x in _pictures(rng, scenes, sources, is_copy)),
-        [*_sounds(rng, sources, is_copy)[order]],
-    )
+    faces = _faces(rng, persons, sources)
+    pictures, behind = _pictures(rng, scenes, sources, is_copy)
+    sounds = [*_sounds(rng, sources, is_copy)[order]]
+    looks = Looks({"face": faces[order]}, pictures[order], behind[order], sounds)
     quality = np.where(is_copy, 1.0, 2.0)
     return Planted(looks, persons[order], scenes[order], place[sources[order]], quality[order])
 

@@ -13,7 +13,6 @@ A file takes its name once it is on the disk, so a kill leaves whole chunks only
 4 bytes a value: 0.03 MB for a second of 64 x 64 video, 2.6 MB at Wan's 480p.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -26,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from avatar_v.base.locks import exclusive
 from avatar_v.base.outside import parse_json
 from avatar_v.base.paths import whole_file
 from avatar_v.base.states import check_numbers
@@ -86,7 +86,9 @@ class ChunkCheckpoint:
 
     def __enter__(self) -> "ChunkCheckpoint":
         self.folder.mkdir(exist_ok=True)
-        self._lock = _locked(self.folder)
+        self._lock = exclusive(
+            self.folder / "lock", f"{self.folder}: another process is making this video"
+        )
         try:
             if self._resume and num_kept(self.folder):
                 self.goes_on = True
@@ -222,17 +224,6 @@ def digest(tensors: Iterable[Tensor | None]) -> str:
         if x is not None:
             total.update(x.contiguous().numpy().tobytes())
     return total.hexdigest()[:8]
-
-
-def _locked(folder: Path) -> int:
-    """A descriptor that holds the folder's lock; the system frees it with the process."""
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        raise ValueError(f"{folder}: another process is making this video") from error
-    return lock
 
 
 def _empty(folder: Path) -> None:

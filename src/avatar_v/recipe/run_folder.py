@@ -5,7 +5,6 @@ What lies there is named in closing.py. Several ranks are one run: its rank 0 al
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import lightning as L
 
+from avatar_v.base.locks import exclusive
 from avatar_v.base.words import notice
 from avatar_v.objectives.critic import TrainCritic
 from avatar_v.recipe.closing import PLACES, checkpoint_folders, last_checkpoint
@@ -89,21 +89,18 @@ def _weights(trainer: L.Trainer, module: L.LightningModule) -> list[Path]:
 def _locked(path: Path) -> int:
     """A descriptor that holds the lock in ``path``."""
     while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(lock)
-            raise ValueError(
+            lock = exclusive(
+                path,
                 f"{path.parent}: another process trains there; wait until it ends, or give this "
-                "run another folder with --trainer.default_root_dir"
-            ) from error
-        except OSError as error:  # a file system without locks
+                "run another folder with --trainer.default_root_dir",
+            )
+        except OSError as error:
             notice(
                 f"warning: {path.parent} cannot be locked ({error.strerror}): no second run "
                 "there is noticed"
             )
-            return lock
+            return os.open(path, os.O_RDWR)
         if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
             return lock
         os.close(lock)  # the run before has ended, and has removed its file
