@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
-from scipy.fft import irfft, next_fast_len, rfft
+from scipy.fft import next_fast_len
 
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.index import Pairs
@@ -60,7 +60,8 @@ def correlations(ones: Sequence[Loudness], others: Sequence[Loudness]) -> Float[
     least = np.maximum(np.minimum(round(SHORTEST_S * FRAME_RATE_HZ), short_len), short_len // 2)
     shifts = np.arange(1 - short.shape[1], long.shape[1])
     size = next_fast_len(short.shape[1] + long.shape[1], real=True)
-    products = irfft(rfft(long, size) * rfft(short, size).conj(), size)[:, shifts % size]
+    waves = np.fft.rfft(long, size) * np.fft.rfft(short, size).conj()
+    products = np.fft.irfft(waves, size)[:, shifts % size]
     ends = np.minimum(short_len, long_len - shifts), np.minimum(long_len, short_len + shifts)
     num = np.maximum(ends[1] - np.maximum(shifts, 0), 1)
     means, variances = [], []

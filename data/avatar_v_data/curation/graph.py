@@ -180,7 +180,7 @@ def _named(labels: Int[np.ndarray, " n"], names: Sequence[str]) -> list[str]:
     """The name of each clip's group: a hash of its first clip's, which other groups do not
     change."""
     _, first, group = np.unique(labels, return_index=True, return_inverse=True)
-    words = [hashlib.sha256(names[n].encode()).hexdigest()[:12] for n in first.tolist()]
+    words = [hashlib.sha256(names[int(n)].encode()).hexdigest()[:12] for n in first]
     return [words[n] for n in group.tolist()]
 
 

@@ -134,7 +134,7 @@ def _exact(vectors: np.ndarray, most: float, new: np.ndarray) -> _Found:
 def _by_cells(vectors: np.ndarray, most: float, new: np.ndarray) -> _Found:
     num = len(vectors)
     try:
-        import faiss
+        import faiss  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ValueError(f"{num:,} clips {NO_FAISS}") from error
     vectors = leading(vectors)
