@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from avatar_v_data.curation.people import background_distances, backgrounds, gro
 from avatar_v_data.curation.plan import Balance, Grouping, Limit
 from avatar_v_data.curation.select import select
 from avatar_v_data.curation.table import CurationResults, clip_name
+from avatar_v_eval.studies import identity_graph
 
 LEVEL = 5
 
@@ -334,3 +336,35 @@ def test_a_tier_is_balanced_last() -> None:
     assert "balanced: largest group" in selection.steps[-1].what
     with pytest.raises(ValueError, match="tier sft: no column 'pixels'"):
         select(found, "sft", limits, Balance(10, {"pixels": [160.0]}))
+
+
+def test_the_study_counts_pairs_as_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = identity_graph.measure(Namespace(sizes=[1000], seed=1))
+    found = {key: number.value for key, number in findings.numbers.items()}
+    assert found["recall_1000"] > 0.9
+    assert found["chains_1000"] < found["precision_1000"]
+    assert found["near_1000"] == found["copies_recall_1000"] == found["added_same_1000"] == 1
+    clips = identity_graph.planted(300, 0)
+    persons, scenes, _ = identity_graph.resolved(
+        clips, everything := identity_graph.compare(
+            clips.looks, Grouping(), np.ones(300, bool), identity_graph.NOTHING
+        )
+    )  # fmt: skip
+    pairs = list(itertools.combinations(range(300), 2))
+
+    def edges(of: np.ndarray, where: np.ndarray) -> set[tuple[int, int]]:
+        return {(i, j) for i, j in pairs if of[i] == of[j] and where[i] != where[j]}
+
+    said, true = edges(persons, scenes), edges(clips.persons, clips.scenes)
+    rows = {
+        key: value
+        for key, value, *_ in identity_graph.joined_rows(clips, everything.near, persons, scenes)
+    }
+    assert rows["edges_recall"] == len(said & true) / len(true)
+    assert rows["edges_precision"] == len(said & true) / len(said)
+    groups = [
+        {frozenset(np.flatnonzero(of == label).tolist()) for label in of}
+        for of in (persons, clips.persons)
+    ]
+    assert rows["whole"] == len(groups[0] & groups[1]) / len(groups[1])
+    assert rows["pure"] == len(groups[0] & groups[1]) / len(groups[0])

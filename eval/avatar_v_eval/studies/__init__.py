@@ -12,7 +12,7 @@ STUDIES = {
     "reader": "what reads motion from a face, of drawn and filmed people",
     "watermark": "the mark in generated frames: what it survives, and what it changes",
     "cells": "ways to schedule a fleet of GPU cells, simulated: use, waste, waits and price",
-    "identity_graph": "persons, scenes and copies of a million planted clips, and what they cost",
+    "identity_graph": "persons, scenes and copies among planted clips, and their cost",
     "world70": "the order in which the benchmark's metrics put known systems",
 }
 """Name → one line, in the order of the list."""

@@ -39,6 +39,7 @@ MOST_ADDED = 100_000
 MOST_CLIPS = 100
 """Of a person."""
 GROUPING = Grouping()
+NOTHING = Compared(Pairs.none(), np.zeros(0, np.float32), Pairs.none())
 FAR = 10**8
 
 
@@ -106,11 +107,8 @@ def planted(num: int, seed: int) -> Planted:
 def one_size(clips: Planted) -> tuple[dict[str, Number], dict[str, Number]]:
     """Numbers of one size, and what they mean for `FAR` clips."""
     num = len(clips.persons)
-    everything, nothing = (
-        np.ones(num, bool),
-        Compared(Pairs.none(), np.zeros(0, np.float32), Pairs.none()),
-    )
-    pairs, compared_s = timed(lambda: compare(clips.looks, GROUPING, everything, nothing))
+    everything = np.ones(num, bool)
+    pairs, compared_s = timed(lambda: compare(clips.looks, GROUPING, everything, NOTHING))
     (persons, scenes, found), grouped_s = timed(lambda: resolved(clips, pairs))
     true, truth = clips.sources != np.arange(num), clips.sources
     same = np.array([truth[c] == truth[o] for c, o in found.items()])
