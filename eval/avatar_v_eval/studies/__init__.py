@@ -2,7 +2,7 @@
 
 STUDIES = {
     "systems": "videos of weights beside the truth and other weights: lips, faces, habits, looks",
-    "motion": "the motion of motion networks beside the truth and other networks, without a pixel",
+    "motion": "the motion of motion networks beside the truth and others, without a pixel",
     "drift": "identity, colours and lips of long videos, and the seams of their chunks",
     "critics": "the critics themselves, on test persons and through the VAE",
     "vae": "the video autoencoder, on drawn people and on real faces",
