@@ -105,9 +105,10 @@ def test_what_an_index_connects_is_compared_in_full(monkeypatch: pytest.MonkeyPa
     assert len(pairs) == 36 + 18 * 17 // 2
     is_new = np.arange(27) == 8
     monkeypatch.setattr(index, "_by_cells", lambda vectors, most, new: [(new, np.array([3]))])
-    monkeypatch.setattr(index, "EXACT", 26)
-    known = pairs.where(pairs.right != 8).where((pairs.left != 8)[pairs.right != 8])
-    assert len(near_pairs(vectors, 0.3, is_new, known)) == 1, "too many to compare in full"
+    known = pairs.where((pairs.left != 8) & (pairs.right != 8))
+    for most, num in ((26, 8), (8, 1)):
+        monkeypatch.setattr(index, "EXACT", most)
+        assert len(near_pairs(vectors, 0.3, is_new, known)) == num, "unless they are too many"
 
 
 def test_too_many_pairs_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ and what is missed in the end is connected by nothing. Whatever was found is mea
 whole and in float64, so that a pair has one distance whichever way it was found.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +57,8 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.left)
 
-    def where(self, chosen: Bool[np.ndarray, " p"]) -> "Pairs":
+    def where(self, chosen: np.ndarray) -> "Pairs":
+        """Some of them: truth values, or places."""
         return Pairs(self.left[chosen], self.right[chosen], self.distance[chosen])
 
     def joined(self, other: "Pairs") -> "Pairs":
@@ -75,23 +77,15 @@ def near_pairs(
     ``known``: those of vectors that are not new. ValueError for more than `MOST_PAIRS`, and without
     FAISS where it is needed.
     """
-    num, new = len(vectors), np.flatnonzero(is_new)
-    is_small = len(new) * num <= EXACT
-    found, total = [np.zeros(0, np.int64)], len(known)
-    for row, column in (_exact if is_small else _by_cells)(vectors, most * (1 + MARGIN), new):
-        other = row != column
-        found.append(_keys(row[other], column[other], num))
-        total += len(found[-1])
-        if total > MOST_PAIRS:
-            raise ValueError(
-                f"more than {MOST_PAIRS:,} pairs of {num:,} clips lie within {most:g} of each "
-                "other: ask for a smaller distance in the plan's grouping"
-            )
-    pairs = _measured(np.unique(np.concatenate(found)), vectors, most)
+    new = np.flatnonzero(is_new)
+    is_small = len(new) * len(vectors) <= EXACT
+    search = (_exact if is_small else _by_cells)(vectors, most * (1 + MARGIN), new)
+    pairs = _measured(search, vectors, most, len(known))
     if is_small:
         return pairs
-    found = [_keys(pairs.left, pairs.right, num), *_in_full(vectors, most, is_new, pairs, known)]
-    return _measured(np.unique(np.concatenate(found)), vectors, most)
+    in_full = _in_full(vectors, most * (1 + MARGIN), is_new, pairs.joined(known))
+    search = itertools.chain([(pairs.left, pairs.right)], in_full)
+    return _measured(search, vectors, most, len(known))
 
 
 def distances(
@@ -116,7 +110,7 @@ def connected(
     return group, np.bincount(group[left], minlength=len(sizes)) == sizes * (sizes - 1) // 2
 
 
-_Found = Iterator[tuple[np.ndarray, np.ndarray]]
+_Found = Iterable[tuple[np.ndarray, np.ndarray]]
 
 
 def _exact(vectors: np.ndarray, most: float, new: np.ndarray) -> _Found:
@@ -163,24 +157,32 @@ def _some(num: int, most: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(num, min(num, most), replace=False))
 
 
-def _in_full(
-    vectors: np.ndarray, most: float, is_new: np.ndarray, found: Pairs, known: Pairs
-) -> Iterator[np.ndarray]:
-    """The pairs of new ones in groups that are connected and not complete."""
-    num, pairs = len(vectors), found.joined(known)
-    group, is_whole = connected(pairs.left, pairs.right, num)
+def _in_full(vectors: np.ndarray, most: float, is_new: np.ndarray, pairs: Pairs) -> _Found:
+    """New ones with all others, in groups that are connected and not complete."""
+    group, is_whole = connected(pairs.left, pairs.right, len(vectors))
     open_ones = np.flatnonzero(~is_whole[group])
     open_ones = open_ones[np.argsort(group[open_ones], kind="stable")]
     for members in np.split(open_ones, np.flatnonzero(np.diff(group[open_ones])) + 1):
-        if is_new[members].any() and len(members) ** 2 <= EXACT:
-            for row, column in _exact(vectors[members], most, np.arange(len(members))):
-                row, column = members[row], members[column]
-                chosen = (row < column) & (is_new[row] | is_new[column])
-                yield _keys(row[chosen], column[chosen], num)
+        new = np.flatnonzero(is_new[members])
+        if 0 < len(new) * len(members) <= EXACT:
+            for row, column in _exact(vectors[members], most, new):
+                yield members[row], members[column]
 
 
-def _measured(keys: np.ndarray, vectors: np.ndarray, most: float) -> Pairs:
-    left, right = keys // len(vectors), keys % len(vectors)
+def _measured(search: _Found, vectors: np.ndarray, most: float, num_known: int) -> Pairs:
+    """What was found, each pair once and with its distance."""
+    num, total, found = len(vectors), num_known, [np.zeros(0, np.int64)]
+    for row, column in search:
+        other = row != column
+        found.append(_keys(row[other], column[other], num))
+        total += len(found[-1])
+        if total > MOST_PAIRS:
+            raise ValueError(
+                f"more than {MOST_PAIRS:,} pairs of {num:,} clips lie within {most:g} of each "
+                "other: ask for a smaller distance in the plan's grouping"
+            )
+    keys = np.unique(np.concatenate(found))
+    left, right = keys // num, keys % num
     pairs = Pairs(left, right, distances(vectors, left, right))
     return pairs.where(pairs.distance <= np.float32(most))
 

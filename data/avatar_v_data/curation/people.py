@@ -35,10 +35,13 @@ def group_persons(pairs: Pairs, num: int) -> Labels:
     labels = group.astype(np.int64)
     members = np.flatnonzero(~is_whole[group])
     labels[members] = num + members
-    open_pairs = pairs.where(~is_whole[group[pairs.left]])
-    rows = zip(*(x.tolist() for x in vars(open_pairs).values()), strict=True)
-    for leader, own in _linked(rows).items():
-        labels[own] = num + leader
+    open_ones = np.flatnonzero(~is_whole[group[pairs.left]])
+    open_ones = open_ones[np.argsort(group[pairs.left[open_ones]], kind="stable")]
+    ends = np.flatnonzero(np.diff(group[pairs.left[open_ones]])) + 1
+    for own_pairs in map(pairs.where, np.split(open_ones, ends)):
+        rows = zip(*(x.tolist() for x in vars(own_pairs).values()), strict=True)
+        for leader, own in _linked(rows).items():
+            labels[own] = num + leader
     return labels
 
 
