@@ -16,10 +16,8 @@ from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import ClipFinder, ClipStage, longest_cover
 from avatar_v_data.curation.content import ContentStage
-from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.heads import boxes_between
 from avatar_v_data.curation.parts import PartStage, windows
-from avatar_v_data.curation.people import group_backgrounds, group_faces
 from avatar_v_data.curation.plan import PLANS, Limit, parse_plan, read_plan
 from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.select import select
@@ -254,40 +252,6 @@ def test_content_is_told_by_the_labels_of_a_classifier(tmp_path: Path) -> None:
     assert len(stage.weights()) > 8
 
 
-# Who is who
-
-
-def unit(degrees: float) -> np.ndarray:
-    return np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
-
-
-def test_a_chain_of_look_alikes_is_not_one_person() -> None:
-    faces = np.stack([unit(angle) for angle in (0, 90, 5, 20, 40, 95)])
-    same = 2 * np.sin(np.radians(30) / 2)  # 30 degrees
-    groups = group_faces(faces, same)
-    assert groups == [0, 1, 0, 0, 2, 1]
-    assert group_faces(faces[:1], same) == [0]
-    assert group_faces(faces[:0], same) == []
-
-
-def test_backgrounds_are_compared_where_both_are_seen() -> None:
-    plain = [[100.0, 100.0, 100.0], None, [50.0, 50.0, 50.0]]
-    behind = [[104.0, 100.0, 100.0], [0.0, 0.0, 0.0], None]
-    other = [[200.0, 100.0, 0.0], None, [50.0, 50.0, 50.0]]
-    assert group_backgrounds([plain, other, behind], same=5.0) == [0, 1, 0]
-
-
-def test_the_better_copy_stays() -> None:
-    generator = torch.Generator().manual_seed(0)
-    sound = torch.randn(200, generator=generator).numpy()
-    other = torch.randn(200, generator=generator).numpy()
-    pictures = np.full((4, 12), 80.0)
-    pictures[2] += 40
-    sounds = [sound[37:], sound + 0.1, sound, other]
-    found = copies(pictures, sounds, [2.0, 3.0, 4.0, 5.0], same_picture=6.0, same_sound=0.8)
-    assert found == {0: 1}, "another picture, and another sound, are no copies"
-
-
 # What is kept
 
 
@@ -332,6 +296,8 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
         ({"stages": {}, "tiers": {}}, r"unknown keys \['tiers'\]"),
         ({"stages": {}, "resources": {"sync": {}}}, "the plan has no stage 'sync'"),
         ({"stages": {"probe": {}}, "resources": {"probe": {"cpus": 0}}}, "part of a processor"),
+        ({"stages": {}, "balance": {"sft": {"clips": 9}}}, "balance: no tier 'sft' in limits"),
+        ({"stages": {}, "grouping": {"same_person": {}}}, "same_person names a column"),
     ],
 )
 def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:

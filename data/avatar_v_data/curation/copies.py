@@ -8,54 +8,83 @@ words in other pictures.
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
+from scipy.fft import next_fast_len
 
 from avatar_v.types import FRAME_RATE_HZ
+from avatar_v_data.curation.index import Pairs
 
 SHORTEST_S = 1.5  # that must be the same
+AT_ONCE = 512
+"""Pairs whose sounds are compared together."""
+SILENT = 1e-6
+"""Variance below which loudness does not change."""
+Loudness = Float[np.ndarray, " _f"]
+"""Of a clip, one value a frame."""
 
 
-def copies(
-    pictures: np.ndarray,
-    loudness: Sequence[np.ndarray],
-    quality: Sequence[float],
-    *,
-    same_picture: float,
-    same_sound: float,
-) -> dict[int, int]:
-    """Each clip that is a copy, and which better one it is a copy of.
+def same_sound(pairs: Pairs, loudness: Sequence[Loudness], least: float) -> Pairs:
+    """Those pairs whose loudness has a correlation of ``least`` where it fits best."""
+    lengths = np.array([len(curve) for curve in loudness])
+    found = np.full(len(pairs), -1.0)
+    by_length = np.argsort(lengths[pairs.left] + lengths[pairs.right], kind="stable")
+    for part in np.split(by_length, range(AT_ONCE, len(by_length), AT_ONCE)):
+        ends = pairs.left[part].tolist(), pairs.right[part].tolist()
+        found[part] = correlations(*([loudness[n] for n in end] for end in ends))
+    return pairs.where(found >= least)
 
-    Args:
-        pictures: thumbnails, a row for each clip, 0 to 255.
-        loudness: of each clip, one value a frame.
-        quality: of two copies the one with the higher value stays; of equal ones the first.
-        same_picture: largest mean difference of two thumbnails of one video.
-        same_sound: smallest correlation of their loudness where they overlap best.
-    """
-    order = sorted(range(len(pictures)), key=lambda n: (-quality[n], n))
+
+def copies(twins: Pairs, quality: Sequence[float]) -> dict[int, int]:
+    """Each clip that is a copy, and which better one it is a copy of: of twins the one of higher
+    ``quality`` stays; of equal ones the first."""
+    order = sorted(range(len(quality)), key=lambda n: (-quality[n], n))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    better = np.minimum(place[twins.left], place[twins.right])
+    worse = np.maximum(place[twins.left], place[twins.right])
     found: dict[int, int] = {}
-    kept: list[int] = []
-    for n in order:
-        distances = np.abs(pictures[kept] - pictures[n]).mean(1) if kept else np.zeros(0)
-        near = [k for k, d in zip(kept, distances, strict=True) if d <= same_picture]
-        best = next(
-            (k for k in near if same_loudness(loudness[k], loudness[n]) >= same_sound), None
-        )
-        if best is None:
-            kept.append(n)
-        else:
-            found[n] = best
+    for which in np.lexsort((better, worse)).tolist():
+        original, copy = order[better[which]], order[worse[which]]
+        if original not in found:
+            found.setdefault(copy, original)
     return found
 
 
-def same_loudness(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest correlation of two loudness curves over all shifts that let them overlap by
-    `SHORTEST_S` seconds or half of the shorter one."""
-    shorter, longer = sorted((one, other), key=len)
-    least = max(min(round(SHORTEST_S * FRAME_RATE_HZ), len(shorter)), len(shorter) // 2)
-    best = -1.0
-    for shift in range(least - len(shorter), len(longer) - least + 1):
-        a = shorter[max(-shift, 0) : len(longer) - shift]
-        b = longer[max(shift, 0) : shift + len(shorter)]
-        if a.std() > 0 and b.std() > 0:
-            best = max(best, float(np.corrcoef(a, b)[0, 1]))
-    return best
+def correlations(ones: Sequence[Loudness], others: Sequence[Loudness]) -> Float[np.ndarray, " p"]:
+    """Of each pair of loudness curves the largest correlation over all shifts that let them overlap
+    by `SHORTEST_S` seconds or half of the shorter one; -1 where one does not change there."""
+    ordered = [sorted(pair, key=len) for pair in zip(ones, others, strict=True)]
+    if not ordered:
+        return np.zeros(0)
+    (short, short_len), (long, long_len) = (_padded(side) for side in zip(*ordered, strict=True))
+    least = np.maximum(np.minimum(round(SHORTEST_S * FRAME_RATE_HZ), short_len), short_len // 2)
+    shifts = np.arange(1 - short.shape[1], long.shape[1])
+    size = next_fast_len(short.shape[1] + long.shape[1], real=True)
+    waves = np.fft.rfft(long, size) * np.fft.rfft(short, size).conj()
+    products = np.fft.irfft(waves, size)[:, shifts % size]
+    ends = np.minimum(short_len, long_len - shifts), np.minimum(long_len, short_len + shifts)
+    num = np.maximum(ends[1] - np.maximum(shifts, 0), 1)
+    means, variances = [], []
+    for values, starts, stops in ((short, -shifts, ends[0]), (long, shifts, ends[1])):
+        starts = np.broadcast_to(np.clip(starts, 0, values.shape[1]), stops.shape)
+        sums = [_between(values**power, starts, np.maximum(stops, 0)) / num for power in (1, 2)]
+        means.append(sums[0])
+        variances.append(sums[1] - sums[0] ** 2)
+    fits = (num >= np.maximum(least, 1)) & (np.minimum(*variances) > SILENT)
+    spread = np.sqrt(np.where(fits, variances[0] * variances[1], 1))
+    return np.where(fits, (products / num - means[0] * means[1]) / spread, -1).max(1)
+
+
+def _padded(curves: Sequence[Loudness]) -> tuple[np.ndarray, np.ndarray]:
+    """In rows, their means taken off, and their lengths as a column."""
+    lengths = np.array([len(curve) for curve in curves])
+    rows = np.zeros((len(curves), max(1, lengths.max())))
+    for row, curve in zip(rows, curves, strict=True):
+        row[: len(curve)] = curve - curve.mean() if len(curve) else 0
+    return rows, lengths[:, None]
+
+
+def _between(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """The sums of each row's values from each start to its stop."""
+    sums = np.pad(np.cumsum(values, 1), ((0, 0), (1, 0)))
+    return np.take_along_axis(sums, stops, 1) - np.take_along_axis(sums, starts, 1)

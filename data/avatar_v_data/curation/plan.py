@@ -58,12 +58,29 @@ class Limit:
 
 @dataclass(frozen=True)
 class Grouping:
-    """How alike clips of one person, one scene and one video are (people.py, copies.py)."""
+    """How alike clips of one person, one scene and one video are (graph.py)."""
 
-    same_face: float = 0.45  # largest distance of unit vectors: dlib's 0.6 at its length of 1.4
+    same_person: Mapping[str, float] = field(default_factory=lambda: {"face": 0.45})
+    """Column of unit vectors → largest distance of two clips of one person: dlib's 0.6 at its
+    length of 1.4. In the first one neighbours are looked for; others, such as a voice, must agree
+    where both clips have them."""
     same_background: float = 8.0  # largest mean difference of colours, of 255
-    same_picture: float = 6.0  # the same of two thumbnails
+    same_picture: float = 8.0  # largest root mean square difference of two thumbnails
     same_sound: float = 0.9  # smallest correlation of two curves of loudness
+    least_s: float = 2.0  # length from which on a clip is somebody's partner
+
+    def __post_init__(self) -> None:
+        if not self.same_person:
+            raise ValueError("grouping: same_person names a column of vectors, such as face: 0.45")
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The clips that a tier takes of what its limits leave, evenly (balance.py)."""
+
+    clips: Annotated[int, Within(2, 1 << 40)]  # at most
+    groups: Mapping[str, list[float]] = field(default_factory=dict)
+    """Column → where a group of its values ends: ``face_pixels: [160, 320]`` makes three."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +108,13 @@ class CurationPlan:
     grouping: Grouping = Grouping()
     resources: Mapping[str, Resources] = field(default_factory=dict)
     """Stage → its own kind of worker; the others share one."""
+    balance: Mapping[str, Balance] = field(default_factory=dict)
+    """Tier → how it is evened out; the others take all."""
 
     def __post_init__(self) -> None:
         known = {stage.name for stage in self.stages}
+        if unknown := sorted(set(self.balance) - set(self.limits)):
+            raise ValueError(f"balance: no tier {unknown[0]!r} in limits")
         if unknown := sorted(set(self.resources) - known):
             raise ValueError(f"resources: the plan has no stage {unknown[0]!r}")
         for stage in self.stages:
@@ -146,7 +167,7 @@ def parse_plan(values: Any, *, where: str | Path) -> CurationPlan:
     stages = tuple(stage for stage in vars(file.stages).values() if stage is not None)
     for tier in file.limits:
         check_name(tier, where=f"{where}: limits")
-    rest = {"limits": file.limits, "grouping": file.grouping, "resources": file.resources}
+    rest = {name: value for name, value in vars(file).items() if name != "stages"}
     return built(CurationPlan, {}, where=where, stages=stages, **rest)
 
 
@@ -161,3 +182,4 @@ class _File:
     limits: Mapping[str, Mapping[str, Limit]] = field(default_factory=dict)
     grouping: Grouping = Grouping()
     resources: Mapping[str, Resources] = field(default_factory=dict)
+    balance: Mapping[str, Balance] = field(default_factory=dict)

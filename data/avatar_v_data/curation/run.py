@@ -15,6 +15,7 @@ from avatar_v.base.paths import whole_folder
 from avatar_v.base.words import counted
 from avatar_v.shards.writer import index_path, write_text_atomically
 from avatar_v_data.curation.engine import Workers, run_passes
+from avatar_v_data.curation.graph import GRAPH_FILE, grouped
 from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, read_plan
 from avatar_v_data.curation.reconcile import CurationTask, desired, lacking, missing
@@ -29,7 +30,7 @@ from avatar_v_data.curation.select import (
 from avatar_v_data.curation.shards import Named, samples_of, write_shards
 from avatar_v_data.curation.stages import FootageRecording
 from avatar_v_data.curation.store import CurationStore
-from avatar_v_data.curation.table import CurationResults, collect, grouped
+from avatar_v_data.curation.table import CurationResults, collect
 from avatar_v_data.import_plan import find_sources
 
 RUN_FILE = "run.json"
@@ -165,8 +166,9 @@ def choose(
             f"{counted(len(unfinished), 'recording')} not finished, {unfinished[0]} first: "
             f"avatar-v-data curate {run.footage} --out {run.folder} goes on"
         )
-    grouped(found.clips, run.plan.grouping)
-    selections = [select(found, tier, known[tier]) for tier in tiers or known]
+    grouped(found.clips, run.plan.grouping, run.folder / GRAPH_FILE)
+    balance = run.plan.balance
+    selections = [select(found, tier, known[tier], balance.get(tier)) for tier in tiers or known]
     if taken := [s.tier for s in selections if (out / s.tier).exists()]:
         raise ValueError(f"{out / taken[0]} is there already; choose another folder")
     named: list[list[Named]] = []

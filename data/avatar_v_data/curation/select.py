@@ -1,4 +1,4 @@
-"""Which clips a tier takes: limits on columns, one after the other, and no copies.
+"""Which clips a tier takes: limits on columns, one after the other, no copies, an even share.
 
 Nothing is computed from pictures here, so limits that change cost no model. A tier becomes a
 manifest, which `avatar-v-data import` takes; it says by how much the sound of a clip is late, where
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from avatar_v.shards.writer import write_text_atomically
-from avatar_v_data.curation.plan import Limit
+from avatar_v_data.curation.balance import balanced, largest_share
+from avatar_v_data.curation.plan import Balance, Limit
 from avatar_v_data.curation.sync import sound_late
-from avatar_v_data.curation.table import HIDDEN, CurationResults, clip_name
+from avatar_v_data.curation.table import CurationResults, clip_name
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
@@ -43,7 +44,12 @@ class Selection:
     dropped: tuple[Mapping[str, str], ...] = ()  # frames of clips that gave no sample, and why
 
 
-def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Selection:
+def select(
+    found: CurationResults,
+    tier: str,
+    limits: Mapping[str, Limit],
+    balance: Balance | None = None,
+) -> Selection:
     """ValueError for a limit on a column that no stage of the plan gives.
 
     `NUM_SCENES` is counted last, of the clips that are left: a person whose other scenes were
@@ -51,6 +57,11 @@ def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Se
     """
     left: list[Clip] = list(found.clips)
     steps = [FunnelStep("footage", 0, found.footage_s), _step("clips", left)]
+    known = [name for name, value in (left[0] if left else {}).items() if is_number(value)]
+    for column in (*limits, *(balance.groups if balance else ())):
+        if left and column not in known and not (column == NUM_SCENES and column in limits):
+            names = ", ".join([*known, NUM_SCENES])
+            raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")
     lost: dict[str, list[Clip]] = {}
 
     def keep(what: str, limit: Limit, value: Callable[[Clip], float]) -> None:
@@ -63,10 +74,6 @@ def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Se
     for column, limit in limits.items():
         if column == NUM_SCENES:
             continue
-        known = [name for name, value in (left[0] if left else {}).items() if is_number(value)]
-        if left and column not in known:
-            names = ", ".join([*known, NUM_SCENES])
-            raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")
         keep(f"{column} {limit}", limit, lambda clip, column=column: float(clip[column]))
     keep("no copies", Limit(max=0.0), lambda clip: float(bool(clip["copy_of"])))
     if limit := limits.get(NUM_SCENES):
@@ -74,6 +81,12 @@ def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Se
         for clip in left:
             scenes.setdefault(clip["person"], set()).add(clip["scene"])
         keep(f"{NUM_SCENES} {limit}", limit, lambda clip: float(len(scenes[clip["person"]])))
+    if balance:
+        before = largest_share(left, balance)
+        left = balanced(left, balance)
+        group, person = zip(before, largest_share(left, balance), strict=True)
+        words = "balanced: largest group {:.0%} → {:.0%}, person {:.1%} → {:.1%}"
+        steps.append(_step(words.format(*group, *person), left))
     return Selection(tier, tuple(left), tuple(steps), lost)
 
 
@@ -97,13 +110,13 @@ def write_manifest(path: Path, selection: Selection, sure: float | None) -> None
 
 
 def write_clips(path: Path, found: CurationResults, selections: Sequence[Selection]) -> None:
-    """All clips with all columns that a limit can name, and a column for each tier."""
+    """All clips with all columns but lists, and a column for each tier."""
     import polars
 
     kept = {s.tier: {clip_name(clip) for clip in s.clips} for s in selections}
     rows = []
     for clip in found.clips:
-        row = {name: value for name, value in clip.items() if name not in HIDDEN}
+        row = {name: value for name, value in clip.items() if not isinstance(value, list)}
         rows.append(row | {f"in_{tier}": clip_name(clip) in names for tier, names in kept.items()})
     polars.DataFrame(rows).write_parquet(path)
 

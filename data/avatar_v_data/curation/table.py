@@ -1,20 +1,12 @@
-"""All clips of a run as rows: what the stages say of each, and who it shows where."""
+"""All clips of a run as rows: what the stages say of each."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from avatar_v_data.curation.copies import copies
-from avatar_v_data.curation.people import group_backgrounds, group_faces
-from avatar_v_data.curation.plan import Grouping
 from avatar_v_data.curation.reconcile import CurationTask
 from avatar_v_data.curation.stages import Result, seconds
 from avatar_v_data.curation.store import CurationStore
-
-HIDDEN = ("thumbnail", "background", "face", "loudness")
-"""What only grouping reads, and no limit."""
 
 
 @dataclass
@@ -53,32 +45,6 @@ def collect(
         found.shots[name] = results["shots"]["shots"]
         found.clips += _rows(name, results)
     return found
-
-
-def grouped(clips: list[dict[str, Any]], grouping: Grouping) -> None:
-    """Add to each clip its ``person``, its ``scene``, and the clip that it is a ``copy_of``, "" for
-    none."""
-    if not clips:
-        return
-    faces = np.array([clip["face"] for clip in clips])
-    for clip, number in zip(clips, group_faces(faces, grouping.same_face), strict=True):
-        clip["person"] = f"person-{number:05d}"
-    clips_of: dict[str, list[dict[str, Any]]] = {}
-    for clip in clips:
-        clips_of.setdefault(clip["person"], []).append(clip)
-    for person, own in clips_of.items():
-        scenes = group_backgrounds([c["background"] for c in own], grouping.same_background)
-        for clip, scene in zip(own, scenes, strict=True):
-            clip["scene"] = f"{person}-scene-{scene:03d}"
-    twins = copies(
-        np.array([clip["thumbnail"] for clip in clips], float).reshape(len(clips), -1),
-        [np.array(clip["loudness"]) for clip in clips],
-        [clip["sharpness"] for clip in clips],
-        same_picture=grouping.same_picture,
-        same_sound=grouping.same_sound,
-    )
-    for number, clip in enumerate(clips):
-        clip["copy_of"] = clip_name(clips[twins[number]]) if number in twins else ""
 
 
 def clip_name(clip: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 STUDIES = {
     "systems": "videos of weights beside the truth and other weights: lips, faces, habits, looks",
-    "motion": "the motion of motion networks beside the truth and other networks, without a pixel",
+    "motion": "the motion of motion networks beside the truth and others, without a pixel",
     "drift": "identity, colours and lips of long videos, and the seams of their chunks",
     "critics": "the critics themselves, on test persons and through the VAE",
     "vae": "the video autoencoder, on drawn people and on real faces",
@@ -12,6 +12,7 @@ STUDIES = {
     "reader": "what reads motion from a face, of drawn and filmed people",
     "watermark": "the mark in generated frames: what it survives, and what it changes",
     "cells": "ways to schedule a fleet of GPU cells, simulated: use, waste, waits and price",
+    "identity_graph": "persons, scenes and copies among planted clips, and their cost",
     "world70": "the order in which the benchmark's metrics put known systems",
 }
 """Name → one line, in the order of the list."""
