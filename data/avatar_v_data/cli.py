@@ -196,6 +196,14 @@ def _add_footage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=40.0, help="of each (default: 40)")
     parser.add_argument("--persons", type=int, default=8, help="hosts and guests (default: 8)")
     parser.add_argument("--copies", type=int, default=0, help="videos uploaded twice (default: 0)")
+    parser.add_argument(
+        "--faults",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of the talking shots: a camera that shakes or stutters, light that changes or "
+        "flickers (default: 0)",
+    )
     parser.add_argument("--size", type=int, default=96, help="height in pixels (default: 96)")
     parser.add_argument("--split", default="train", choices=["train", "validation", "test"])
     parser.add_argument("--first", type=int, default=0, help="number of the first person")
@@ -390,6 +398,7 @@ def _footage(args: argparse.Namespace) -> int:
         split=args.split,
         first=args.first,
         seed=args.seed,
+        faults=args.faults,
     )
     with progress_bar() as progress:
         task = progress.add_task("footage", total=args.recordings + args.copies)

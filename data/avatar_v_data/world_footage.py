@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, UInt8
@@ -35,7 +36,10 @@ from avatar_v_data.world_settings import MAX_SIZE
 
 Frames = UInt8[Tensor, "f 3 h w"]
 Sound = Float[Tensor, " s"]
+Motion = Float[Tensor, "f m"]
 Kind = Literal["talk", "silent", "voice_over", "two", "dubbed", "late", "blurred", "still", "noise"]
+
+Fault = Literal["", "shaky", "choppy", "light", "flicker"]
 
 TRUTH_FILE = "truth.jsonl"
 WEIGHTS: dict[Kind, float] = {
@@ -50,6 +54,10 @@ WEIGHTS: dict[Kind, float] = {
     "noise": 0.03,
 }
 """How often a shot is of each kind."""
+SHAKE = 0.02  # of the height, how far the camera jumps (standard deviation)
+HELD_FRAMES = 3  # for which each picture of a choppy shot stands
+LIGHT = (0.6, 1.15)  # between which the light of a shot goes up or down
+FLICKER = 0.05  # of the brightness, from frame to frame (standard deviation)
 SHOT_S = (3.0, 9.0)
 MAX_S = 3600
 DISSOLVE_FRAMES = 10
@@ -63,7 +71,8 @@ CUT_OF_A_COPY = 37  # frames that its beginning lacks
 @dataclass(frozen=True)
 class FootageSettings:
     """What is drawn: recordings of about ``seconds`` each, of persons of the split from ``first``
-    on. Pictures are twice as wide as their ``size`` in height, in pixels."""
+    on. Pictures are twice as wide as their ``size`` in height, in pixels. ``faults``: the share of
+    the talking shots that have one."""
 
     num_recordings: int
     seconds: float = 40.0
@@ -73,9 +82,11 @@ class FootageSettings:
     split: str = "test"
     first: int = 0
     seed: int = 0
+    faults: float = 0.0
 
     def __post_init__(self) -> None:
         checks.count("--recordings", self.num_recordings)
+        checks.share("--faults", self.faults)
         checks.count("--persons", self.num_persons, least=2)
         checks.count("--size", self.size, least=8, most=4096)
         if not 0 <= self.num_copies <= self.num_recordings:
@@ -99,6 +110,7 @@ class Shot:
     scene: int
     late: int = 0  # frames by which the sound comes late
     dissolve: int = 0  # frames at its beginning that still show the shot before
+    fault: Fault = ""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -157,6 +169,7 @@ def write_footage(
 
 def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> DrawnRecording:
     draw = random.Random(derive("footage", settings.seed, number))
+    faults = random.Random(derive("faults", settings.seed, number))
     host = number % len(people)
     guest = draw.choice([n for n in range(len(people)) if n != host])
     visit = number // len(people)  # the host's first, second … recording: another scene each
@@ -170,7 +183,9 @@ def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> Draw
         late = draw.randint(*LATE_FRAMES) if kind == "late" else 0
         dissolve = DISSOLVE_FRAMES if shots and draw.random() < DISSOLVES else 0
         seen = None if kind == "voice_over" else people[who]
-        shots.append(Shot(start, stop, kind, seen, rooms[who], late, dissolve))
+        is_bad = kind == "talk" and faults.random() < settings.faults
+        fault = faults.choice(get_args(Fault)[1:]) if is_bad else ""
+        shots.append(Shot(start, stop, kind, seen, rooms[who], late, dissolve, fault))
     return DrawnRecording(f"recording-{number:03d}.mp4", tuple(shots))
 
 
@@ -197,9 +212,13 @@ def _write_one(settings: FootageSettings, plan: DrawnRecording, out: Path) -> No
     number = next(n for n, p in enumerate(drawn) if p.file == (plan.copy_of or plan.file))
     growing = out / f".{plan.file}"
     last: Tensor | None = None
+    motions = []
     with Writer(build_output(str(growing))) as writer:
         for index, shot in enumerate(drawn[number].shots):
-            frames, sound = _draw(settings, derive("shot", settings.seed, number, index), shot)
+            frames, sound, motion = _draw(
+                settings, derive("shot", settings.seed, number, index), shot
+            )
+            motions.append(motion)
             if last is not None and shot.dissolve:
                 frames = _dissolved(last, frames, shot.dissolve)
             last = frames[-1]
@@ -207,11 +226,17 @@ def _write_one(settings: FootageSettings, plan: DrawnRecording, out: Path) -> No
             if plan.copy_of:
                 frames = _compressed(frames)
             writer.write(frames[cut:], sound[cut * SAMPLES_PER_FRAME :])
+    np.save(motion_file(out / plan.file), torch.cat(motions)[lacks:].half().numpy())
     os.replace(growing, out / plan.file)
 
 
-def _draw(settings: FootageSettings, seed: int, shot: Shot) -> tuple[Frames, Sound]:
-    """A shot's frames and sound."""
+def motion_file(recording: Path) -> Path:
+    """Where the truth of a recording's motion is: "f m", of the person seen (MOTION_NAMES)."""
+    return recording.with_suffix(".motion.npy")
+
+
+def _draw(settings: FootageSettings, seed: int, shot: Shot) -> tuple[Frames, Sound, Motion]:
+    """A shot's frames, sound and motion."""
     draw = random.Random(seed)
     speeches = sentences(settings.split, 2, 2 * draw.randrange(100_000))
     num, size = len(shot), settings.size
@@ -221,6 +246,7 @@ def _draw(settings: FootageSettings, seed: int, shot: Shot) -> tuple[Frames, Sou
     clip = make_clip(who, shot.scene, speeches[0], num_frames=num + shot.late, size=size)
     assert clip.video is not None
     square, sound = clip.video[shot.late :], clip.audio[: num * SAMPLES_PER_FRAME]
+    motion = clip.motion[shot.late :]
     match shot.kind:
         case "silent" | "noise":
             loud = 0.02 if shot.kind == "noise" else 0.0005
@@ -237,16 +263,16 @@ def _draw(settings: FootageSettings, seed: int, shot: Shot) -> tuple[Frames, Sou
             small = F.interpolate(square.float(), scale_factor=0.2, mode="area")
             square = F.interpolate(small, size=(size, size), mode="bilinear").byte()
         case "still":
-            square = square[:1].expand_as(square)
+            square, motion = square[:1].expand_as(square), motion[:1].expand_as(motion)
         case _:
             pass
     if shot.kind != "two":
-        return _widened(square), sound
+        return spoilt(_widened(square), shot.fault, draw.randrange(1 << 31)), sound, motion
     beside = persons(settings.split, settings.num_persons, settings.first)
     other = draw.choice([person for person in beside if person != who])
     right = make_clip(other, shot.scene, speeches[1], num_frames=num, size=size).video
     assert right is not None
-    return torch.cat([square, right], dim=3), sound
+    return torch.cat([square, right], dim=3), sound, motion
 
 
 def _backdrop(square: Frames) -> Frames:
@@ -263,6 +289,30 @@ def _widened(square: UInt8[Tensor, "f 3 h h"]) -> UInt8[Tensor, "f 3 h w"]:
     wide = F.interpolate(small, size=(size, 2 * size), mode="bilinear").mul(0.6).byte()
     wide[..., size // 2 : size // 2 + size] = square
     return wide
+
+
+def spoilt(frames: Frames, fault: Fault, seed: int) -> Frames:
+    """The frames with a fault of the camera."""
+    num, _, height, width = frames.shape
+    draw = torch.Generator().manual_seed(seed)
+    match fault:
+        case "shaky":
+            reach = round(3 * SHAKE * height)
+            wide = F.pad(frames.float(), (reach,) * 4, mode="replicate").byte()
+            jumps = (SHAKE * height * torch.randn(num, 2, generator=draw)).round().long()
+            corners = (jumps.clamp(-reach, reach) + reach).tolist()
+            cut = [wide[n, :, y : y + height, x : x + width] for n, (y, x) in enumerate(corners)]
+            return torch.stack(cut)
+        case "choppy":
+            return frames[torch.arange(num) // HELD_FRAMES * HELD_FRAMES]
+        case "light":
+            ends = LIGHT if torch.rand((), generator=draw) < 0.5 else LIGHT[::-1]
+            light = torch.linspace(*ends, num)
+        case "flicker":
+            light = 1 + FLICKER * torch.randn(num, generator=draw)
+        case _:
+            return frames
+    return (frames * light.view(-1, 1, 1, 1)).clamp(0, 255).byte()
 
 
 def _dissolved(last: UInt8[Tensor, "3 h w"], frames: Frames, num: int) -> Frames:

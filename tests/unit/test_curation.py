@@ -307,7 +307,7 @@ def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:
 
 def test_plans_that_ship_can_be_read() -> None:
     for path in PLANS.glob("*.yaml"):
-        assert len(read_plan(path.stem).stages) == 9
+        assert len(read_plan(path.stem).stages) == 11
     for name in ("nothing", "../plans/world"):
         with pytest.raises(ValueError, match=r"no plan .*people, world"):
             read_plan(name)

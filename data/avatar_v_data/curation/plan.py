@@ -15,6 +15,7 @@ from avatar_v.base.stored import Within, built
 from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import ClipStage
 from avatar_v_data.curation.content import ContentStage
+from avatar_v_data.curation.expression import ExpressionStage
 from avatar_v_data.curation.faces import FaceStage
 from avatar_v_data.curation.looks import LookStage
 from avatar_v_data.curation.person import PersonStage
@@ -23,11 +24,12 @@ from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.shots import ShotStage
 from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import Stage
+from avatar_v_data.curation.steadiness import SteadinessStage
 from avatar_v_data.curation.sync import CONFIDENCE, SyncStage
 
 STAGES: tuple[type, ...] = (
-    ProbeStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage,
-    SyncStage, PersonStage, ContentStage, CaptionStage, SampleStage,
+    ProbeStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage, SteadinessStage,
+    ExpressionStage, SyncStage, PersonStage, ContentStage, CaptionStage, SampleStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"

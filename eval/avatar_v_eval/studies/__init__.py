@@ -11,6 +11,7 @@ STUDIES = {
     "known_people": "the warning about people whom the weights do not know",
     "reader": "what reads motion from a face, of drawn and filmed people",
     "watermark": "the mark in generated frames: what it survives, and what it changes",
+    "curation": "what the data engine takes of drawn footage, whose truth is known",
     "cells": "ways to schedule a fleet of GPU cells, simulated: use, waste, waits and price",
     "identity_graph": "persons, scenes and copies among planted clips, and their cost",
     "world70": "the order in which the benchmark's metrics put known systems",

@@ -1,0 +1,118 @@
+"""Drawn footage whose truth is known, beside what the data engine says of it."""
+
+import itertools
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+
+from avatar_v_data.world_footage import motion_file
+
+WANTED = ("talk", "late")
+WORDS = {
+    "talk": "one person is seen speaking",
+    "late": "the same, and the sound is late",
+    "dubbed": "another voice over the mouth",
+    "voice_over": "a voice without a person",
+    "two": "two people at once",
+    "silent": "nobody speaks",
+    "noise": "nobody speaks, and there is noise",
+    "still": "a still picture",
+    "blurred": "a blurred picture",
+    "shaky": "one person speaks, and the camera shakes",
+    "choppy": "one person speaks, and frames repeat",
+    "light": "one person speaks, and the light changes",
+    "flicker": "one person speaks, and the light flickers",
+}
+"""What the kinds of shots are, and their faults."""
+WHOLE = 0.8
+"""Share of a clip's frames that must show one person for the clip to be counted as theirs."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One recording: its shots as they were drawn, and what the engine says of it."""
+
+    file: str
+    shots: list[dict[str, Any]]
+    found_shots: list[list[int]]
+    taken: list[dict[str, Any]]  # rows of the manifest
+    clips: list[dict[str, Any]]  # all clips
+    copy_of: str
+    motion: np.ndarray  # "f m", of the person seen
+
+    @cached_property
+    def num_frames(self) -> int:
+        return self.shots[-1]["stop"]
+
+    def of_frames(self, field: str) -> np.ndarray:
+        """A field of the shot that each frame belongs to."""
+        parts = [[shot[field]] * (shot["stop"] - shot["start"]) for shot in self.shots]
+        return np.array(list(itertools.chain.from_iterable(parts)), object)
+
+    @cached_property
+    def is_taken(self) -> np.ndarray:
+        taken = np.zeros(self.num_frames, bool)
+        for row in self.taken:
+            taken[row["start"] : row["stop"]] = True
+        return taken
+
+    def most(self, field: str, clip: dict[str, Any]) -> tuple[Any, float]:
+        """What most frames of a clip have in a field, and their share."""
+        values = list(self.of_frames(field)[clip["start"] : clip["stop"]])
+        best = max(set(values), key=values.count)
+        return best, values.count(best) / len(values)
+
+    @cached_property
+    def visible_cuts(self) -> list[int]:
+        """Where the picture changes: not from one sentence of a person in a room to the next."""
+
+        def look(shot: dict[str, Any]) -> tuple[Any, ...]:
+            odd = shot["kind"] if shot["kind"] in ("voice_over", "two", "blurred") else ""
+            return shot["person"], shot["scene"], odd
+
+        pairs = itertools.pairwise(self.shots)
+        return [after["start"] for before, after in pairs if look(before) != look(after)]
+
+    @cached_property
+    def any_cuts(self) -> list[int]:
+        return [shot["start"] for shot in self.shots[1:]]
+
+    @cached_property
+    def found_cuts(self) -> list[int]:
+        return [start for start, _ in self.found_shots[1:]]
+
+
+def read(footage: Path, selected: Path, tier: str) -> list[Truth]:
+    """ValueError where the folders do not belong together."""
+    manifest, report = selected / f"{tier}.jsonl", selected / "report.json"
+    for path in (footage / "truth.jsonl", manifest, report):
+        if not path.is_file():
+            raise ValueError(f"no file {path}: see avatar-v-data footage and select")
+    taken = [json.loads(line) for line in manifest.open()]
+    clips = polars.read_parquet(selected / "clips.parquet").to_dicts()
+    found = json.loads(report.read_text())["shots"]
+    truths = []
+    for line in (footage / "truth.jsonl").open():
+        row = json.loads(line)
+        file = row["file"]
+        for shot in row["shots"]:
+            shot["kind"] = shot["fault"] or shot["kind"]
+        if file not in found:
+            raise ValueError(f"{selected}: {file} of {footage} was not curated")
+        truths.append(
+            Truth(
+                file,
+                row["shots"],
+                found[file],
+                [r for r in taken if r["file"] == file],
+                [c for c in clips if c["file"] == file],
+                row["copy_of"],
+                np.load(motion_file(footage / file)).astype(float),
+            )
+        )
+    return truths
