@@ -40,6 +40,7 @@ from avatar_v.shards.writer import (
     write_shard,
     write_text_atomically,
 )
+from avatar_v_data.curation.graph import GRAPH_FILE
 from avatar_v_data.curation.plan import Grouping
 from avatar_v_data.curation.store import RESULTS, CurationStore
 from avatar_v_data.curation.table import clip_name
@@ -138,7 +139,7 @@ def traces_of(who: Withdrawn, place: Place) -> list[Trace]:
 def _know_face(who: Withdrawn, run: CurationStore, place: Place) -> None:
     """Names under which `avatar-v-data select` knows the face."""
     near: dict[str, set[int]] = {}
-    limit = Grouping().same_face
+    limit = Grouping().same_person["face"]
     for recording, result in run.of_recordings("person"):
         for number, clip in enumerate(result.get("clips", ())):
             if np.linalg.norm(np.array(clip["face"]) - who.face) <= limit:
@@ -206,6 +207,9 @@ def _rows(who: Withdrawn, place: Place) -> Iterator[Trace]:
         if num:
             kept = table.filter(~is_own.fill_null(False))
             what = f"{num} of {counted(table.height, 'row')}"
+            if path.name == GRAPH_FILE:  # its rows count each other
+                yield Trace(path, f"{what}; select makes it anew", path.unlink)
+                continue
             yield Trace(path, what, partial(_write_table, path, kept))
     for path, num, whole in manifests:
         what = f"{num} of {counted(whole, 'line')}"

@@ -59,7 +59,9 @@ def place(tmp_path: Path) -> Path:
     chosen.mkdir()
     polars.DataFrame(rows).write_parquet(chosen / "clips.parquet")
     edges = {"one": ["film/one.mp4:0-100", "x"], "other": ["film/three.mp4:5-9", "y"]}
-    polars.DataFrame(edges).write_parquet(chosen / "graph.parquet")
+    polars.DataFrame(edges).write_parquet(chosen / "edges.parquet")
+    graph = {"clip": ["film/one.mp4:0-100", "film/two.mp4:0-100"], "near": [[], [0]]}
+    polars.DataFrame(graph).write_parquet(tmp_path / "curated" / "graph.parquet")
     (chosen / "a2v.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (tmp_path / "own.csv").write_text(f"file,person\na5.mp4,{ADA}\ng6.mp4,{GRACE}\n")
     for name in ("film/one.mp4", "film/two.mp4"):
@@ -95,11 +97,13 @@ def test_nothing_is_changed_without_apply(place: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     for words in ("train/clips-000000.tar: 2 of 4 clips", "clips-000001.tar: 1 of 1 clip",
                   "pairs-000000.tar: 1 of 2 clips", "clips.parquet: 1 of 2 rows",
-                  "graph.parquet: 1 of 2 rows", "a2v.jsonl: 1 of 2 lines", "own.csv: 1 of 2 lines",
+                  "edges.parquet: 1 of 2 rows",
+                  "graph.parquet: 1 of 2 rows; select makes it anew",
+                  "a2v.jsonl: 1 of 2 lines", "own.csv: 1 of 2 lines",
                   "curated: results of 1 recording", f"ada{SUFFIX}: a record of consent",
                   "film/one.mp4: a recording", "runs/first: weights that were trained",
                   "runs/second: weights that begin", "talk.json: the record of a video",
-                  "notes.md: says the name", "--apply removes 9 things"):  # fmt: skip
+                  "notes.md: says the name", "--apply removes 10 things"):  # fmt: skip
         assert words in said, words
     assert "two.mp4" not in said
     assert "third" not in said
@@ -119,6 +123,7 @@ def test_what_can_be_removed_is_gone_and_the_others_stay(
     kept = polars.read_parquet(place / "curated" / "selected" / "clips.parquet")
     assert kept["person"].to_list() == ["person-00008"]
     assert (place / "own.csv").read_text().splitlines() == ["file,person", f"g6.mp4,{GRACE}"]
+    assert not (place / "curated" / "graph.parquet").exists()
     assert not (place / f"ada{SUFFIX}").exists()
     assert (place / f"grace{SUFFIX}").exists()
     left = [name for name, data in bytes_of(place).items() if ADA.encode() in data]
