@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from avatar_v_eval.human.questions import chosen
 from avatar_v_eval.human.study import CheckQuestion, Kind, RatedCase, Study
 from avatar_v_eval.human.votes import Role, Vote
 
@@ -72,12 +73,14 @@ def item_votes(
     second_on_left: bool,
     duration_s: float,
     time: str,
+    role: Role | None = None,
 ) -> list[Vote]:
-    """One vote per entry of ``answers`` (see ``votes.read_answer``)."""
+    """One vote per entry of ``answers`` (`answers.read_answer`); ``role`` replaces the item's."""
+    known = chosen(item.expected) if item.kind == "attributes" and item.expected else None
     return [
         Vote(
             rater=rater,
-            role=item.role,
+            role=role or item.role,
             kind=item.kind,
             case=item.case,
             condition=item.condition,
@@ -85,7 +88,7 @@ def item_votes(
             second=item.second,
             dimension=dimension,
             answer=answer,
-            expected=item.expected,
+            expected=item.expected if known is None else known.get(dimension, ""),
             second_on_left=second_on_left,
             duration_s=round(duration_s, 3),
             time=time,
@@ -95,7 +98,8 @@ def item_votes(
 
 
 def _item(study: Study, kind: Kind, case: RatedCase, systems: tuple[str, ...]) -> Item:
-    reference = study.path(case.reference) if case.reference and kind != "turing" else None
+    shows = case.reference and kind not in ("turing", "attributes")
+    reference = study.path(case.reference) if case.reference and shows else None
     return Item(
         name="/".join([kind, case.name, *systems]),
         kind=kind,
