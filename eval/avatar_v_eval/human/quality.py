@@ -38,10 +38,11 @@ def agreement_with(pairs: Audited) -> Number | None:
     answers: dict[tuple[str, ...], list[bool]] = defaultdict(list)
     for vote, label in pairs:
         answers[vote.rater, *vote.asked[:-1]].append(vote.agrees(label))
-    if not answers:
-        return None
     right = np.array([sum(lines) for lines in answers.values()], dtype=float)
-    return within_unit(pooled_mean(right, np.array([*map(len, answers.values())], dtype=float)))
+    asked = np.array([len(lines) for lines in answers.values()], dtype=float)
+    if len(answers) < 2:  # no spread can be seen
+        return Number(float(right[0] / asked[0]), 1) if answers else None
+    return within_unit(pooled_mean(right, asked))
 
 
 def is_below(study: Study, pairs: Audited) -> bool:

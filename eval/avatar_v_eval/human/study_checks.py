@@ -21,13 +21,13 @@ def check_study(study: Study) -> None:
     _no_twins("case", [case.name for case in study.cases])
     _no_twins("check", [check.name for check in study.checks])
     _no_twins("task of a kind", [task.kind for task in study.tasks])
+    check_lists(study.dimensions, study.faults, study.attributes)
     if not study.tasks:
         raise ValueError("a study needs at least one task, got none")
     for task in study.tasks:
         _check_task(task, [system.name for system in study.systems])
     for check in study.checks:
         _check_check(check, study)
-    check_lists(study.dimensions, study.faults, study.attributes)
     _check_nothing_empty(study)
     has_calibration = any(check.role == "calibration" for check in study.checks)
     if study.audits.share and not has_calibration:
