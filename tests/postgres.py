@@ -15,7 +15,7 @@ BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
+def postgresql(*, fsync: str = "off") -> Iterator[str]:
     """The address of an empty database, reached by a socket in a folder of its own."""
     user = "postgres" if os.getuid() == 0 else getpass.getuser()
     other = {"user": user, "group": pwd.getpwnam(user).pw_gid} if os.getuid() == 0 else {}
@@ -26,7 +26,7 @@ def postgresql() -> Iterator[str]:
     binaries, data = BINARIES[-1].parent, folder / "data"
     made = [binaries / "initdb", "-D", data, "-A", "trust", "-U", "rating", "--no-sync"]
     subprocess.run(made, check=True, **quiet)
-    words = f"-c listen_addresses='' -c unix_socket_directories={folder}"
+    words = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync={fsync}"
     control = [binaries / "pg_ctl", "-D", data, "-w", "-s"]
     subprocess.run([*control, "-l", folder / "log", "-o", words, "start"], check=True, **quiet)
     try:

@@ -165,10 +165,10 @@ def written(root: Path, place: str, folder: Path) -> None:
     assert "| ranges |" in (folder / "t.md").read_text()
 
 
-def test_who_stays_below_the_limit_ends(place: str, tmp_path: Path) -> None:
+def test_who_stays_below_the_limit_ends(tmp_path: Path) -> None:
     """A round of calibration that is failed, and a second fall with nothing left to practise."""
     study = make_study(tmp_path, annotation_yaml(6, calibration_items=4))
-    with serve(study, place) as site:
+    with serve(study, tmp_path / "votes.sqlite") as site:
         _, failing = person(site, sloppy)
         spent_name, spent = person(site, sloppy)
         for one in (failing, spent):
@@ -186,14 +186,14 @@ def test_who_stays_below_the_limit_ends(place: str, tmp_path: Path) -> None:
         assert "failed the calibration: wrong on k_attributes" in reasons[0]
 
 
-def test_a_second_batch_and_trusted_work(place: str, tmp_path: Path) -> None:
+def test_a_second_batch_and_trusted_work(tmp_path: Path) -> None:
     raw = annotation_yaml(4, batches=True)
     raw["tasks"] = [task for task in raw["tasks"] if task["kind"] in LINES]
     raw["tasks"][0] |= {"items_per_rater": 3}
     raw["tasks"][1] |= {"trusted": True, "pay": 0.5}
     raw["checks"] = [check for check in raw["checks"] if check["kind"] in LINES]
     study = make_study(tmp_path, raw)
-    with serve(study, place) as site:
+    with serve(study, tmp_path / "votes.sqlite") as site:
         name, rater = person(site)
         first = rater.run()
         assert "Take another batch" in first
@@ -296,7 +296,7 @@ def test_a_study_has_its_own_guidelines_and_lists(tmp_path: Path) -> None:
     raw |= {"guidelines": {"ranges": "own.md"}}
     raw["faults"] = [{"key": "teeth", "title": "<b>T</b>", "hint": ""}]
     study = make_study(tmp_path, raw)
-    with serve(study, str(tmp_path / "v")) as site:
+    with serve(study, tmp_path / "v") as site:
         _, rater = person(site)
         rater.run()
         text = "".join(rater.pages)
