@@ -18,6 +18,7 @@ from avatar_v_data.curation.samples import SampleStage, first_frame
 from avatar_v_data.curation.select import (
     CLIPS_FILE,
     Selection,
+    read_drops,
     select,
     write_clips,
     write_manifest,
@@ -135,17 +136,20 @@ def choose(
     *,
     licence: str = "unknown",
     consent: str = "unknown",
+    drop: str | Path | None = None,
 ) -> tuple[CurationResults, list[Selection]]:
     """Write `TIER.jsonl`, `clips.parquet`, `report.json` and the page `report.html` to ``out``,
     and, where the plan has the stage `samples`, each tier's shards to a folder of its name.
 
-    ValueError where recordings are not finished, and for tiers that the plan has not.
+    ``drop`` is a file of ranges with faults (`select.read_drops`). ValueError where recordings are
+    not finished, and for tiers that the plan has not.
     """
     from avatar_v_data.curation.report import write_report  # brings matplotlib
 
     known = run.plan.limits
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
+    drops = None if drop is None else read_drops(drop)
     found = collect(run.tasks, run.store)
     if found.unfinished:
         raise ValueError(
@@ -153,7 +157,7 @@ def choose(
             f"first): avatar-v-data curate {run.footage} --out {run.folder} goes on"
         )
     grouped(found.clips, run.plan.grouping)
-    selections = [select(found, tier, known[tier]) for tier in tiers or known]
+    selections = [select(found, tier, known[tier], drops) for tier in tiers or known]
     out = Path(out)
     if taken := [s.tier for s in selections if (out / s.tier).exists()]:
         raise ValueError(f"{out / taken[0]} is there already; choose another folder")

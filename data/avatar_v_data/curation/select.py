@@ -1,4 +1,4 @@
-"""Which clips a tier takes: limits on columns, one after the other, and no copies.
+"""Which clips a tier takes: limits on columns, one after the other, no marked faults, no copies.
 
 Nothing is computed from pictures here, so limits are tried in seconds. A tier becomes a manifest
 that `avatar-v-data import` turns into shards. Where the tier asks for lips that follow the sound,
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from avatar_v.base.outside import read_table
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.plan import Limit
+from avatar_v_data.curation.stages import seconds
 from avatar_v_data.curation.table import HIDDEN, CurationResults, clip_name
 
 CLIPS_FILE = "clips.parquet"
@@ -21,6 +23,8 @@ NUM_SCENES = "num_scenes"
 SURE = "sync_confidence"
 """A tier that asks for some of it trusts the offsets, too."""
 Clip = Mapping[str, Any]
+Drops = Mapping[str, Sequence[tuple[float, float]]]
+"""Recording → ranges in seconds that nothing is learned from, since people found faults there."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,26 @@ class Selection:
     moves_sound: bool = False  # by the offset between lips and sound
 
 
-def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Selection:
-    """ValueError for a limit on a column that no stage of the plan gives.
+def read_drops(path: str | Path) -> Drops:
+    """A table of file, start_s, stop_s and fault, as ``avatar-v-eval votes drop`` writes it.
+    ValueError for another one, and for what is no range."""
+    drops: dict[str, list[tuple[float, float]]] = {}
+    for number, row in read_table(path, ("file", "start_s", "stop_s", "fault")):
+        try:
+            start, stop = float(row["start_s"]), float(row["stop_s"])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+        if not 0 <= start < stop:
+            raise ValueError(f"{path}, line {number}: expected a start before a stop, got {row}")
+        drops.setdefault(row["file"], []).append((start, stop))
+    return drops
+
+
+def select(
+    found: CurationResults, tier: str, limits: Mapping[str, Limit], drops: Drops | None = None
+) -> Selection:
+    """ValueError for a limit on a column that no stage of the plan gives, and for ``drops`` of a
+    recording that the run has not.
 
     `NUM_SCENES` is counted last, of the clips that are left: a person whose other scenes were
     dropped has none to draw a reference from.
@@ -59,6 +81,11 @@ def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Se
             raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")
         left = [clip for clip in left if limit.holds(float(clip[column]))]
         steps.append(_step(f"{column} {limit}", left))
+    if drops is not None:
+        if unknown := sorted(set(drops) - set(found.shots) - set(found.failed)):
+            raise ValueError(f"marked faults are of no recording of this run: {unknown[0]}")
+        left = [clip for clip in left if not _is_marked(clip, drops.get(clip["file"], ()))]
+        steps.append(_step("no marked faults", left))
     left = [clip for clip in left if not clip["copy_of"]]
     steps.append(_step("no copies", left))
     if limit := limits.get(NUM_SCENES):
@@ -104,6 +131,12 @@ def write_clips(path: Path, found: CurationResults, selections: Sequence[Selecti
 def is_number(value: object) -> bool:
     """Whether a limit can be put on it."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_marked(clip: Clip, ranges: Sequence[tuple[float, float]]) -> bool:
+    return any(
+        start < seconds(clip["stop"]) and seconds(clip["start"]) < stop for start, stop in ranges
+    )
 
 
 def _step(what: str, clips: Sequence[Clip]) -> FunnelStep:
