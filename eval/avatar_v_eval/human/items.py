@@ -6,6 +6,7 @@ anew from the study whenever they are needed, so nothing about systems is stored
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from avatar_v_eval.human.questions import chosen
@@ -36,6 +37,7 @@ class Item:
         return (*self.videos, self.reference) if self.reference else self.videos
 
 
+@lru_cache(16)
 def study_items(study: Study, kind: Kind) -> tuple[Item, ...]:
     """The items of one task, in a fixed order; refused videos have none."""
     task = study.task(kind)

@@ -69,8 +69,7 @@ def _judge(study: Study, store: StudyStore, name: str) -> None:
     """A rater whose audits disagree too often goes no further without calibration."""
     rater = store.named(name)
     if rater.state == "rating" and is_below(study, store.audited(name, rater.calibrated)):
-        seen = {screen.item for screen in store.screens(name)}
-        has_round = bool(practice_plan(study, "calibration", seen))
+        has_round = bool(practice_plan(study, "calibration", store.seen(name)))
         store.set_state(name, "recalibrating" if has_round else "failed", only_from="rating")
 
 

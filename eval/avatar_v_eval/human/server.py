@@ -118,7 +118,7 @@ def _add_reading(
 
     @app.get("/r/{token}")
     def page(token: str) -> Response:
-        with store.transaction():
+        with store.transaction(is_durable=False):  # what is lost here is only shown again
             rater = _rater(store, token)
             now = session.next_page(study, store, items, rater, clock_s())
             if now.screen is not None and now.screen.shown_s is None:

@@ -11,7 +11,7 @@ Every function here is called inside of the store's transaction, with the rater 
 import datetime
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from avatar_v_eval.human import review
@@ -62,24 +62,23 @@ def next_page(
             return Page("done", has_more=bool(_batch(study, store, rater, now_s)))
         case "failed" | "withdrawn":
             return Page(rater.state)
-    round_ = _round(store, rater)
-    if not any(screen.is_open for screen in round_):
+    roles = _roles(rater)
+    screen = store.next_open(rater.name, roles)
+    if screen is None:
         if not _assign_due(study, store, items, rater, now_s):
             return Page("waiting")
-        round_ = _round(store, rater)
-    number, screen = next((n, s) for n, s in enumerate(round_, 1) if s.is_open)
+        screen = store.next_open(rater.name, roles)
+        assert screen is not None
+    num_done, total = store.progress(rater.name, roles)
     item, read = items[screen.item], store.pages_read(rater.name)
-    name = "audit" if rater.tier == 2 else "rating"
-    page = Page(
-        "item", item.kind, screen, item, number, len(round_), _PRACTICE.get(rater.state, name)
-    )
+    round_ = _PRACTICE.get(rater.state, "audit" if rater.tier == 2 else "rating")
+    page = Page("item", item.kind, screen, item, num_done + 1, total, round_)
     if item.kind not in read:
-        return Page("instructions", item.kind, number=number, total=len(round_))
-    if page.round in ("rating", "audit") and "ready" not in read:
-        return Page("ready", item.kind, total=len(round_), round=page.round)
+        return Page("instructions", item.kind, total=total)
+    if round_ in ("rating", "audit") and "ready" not in read:
+        return Page("ready", item.kind, total=total, round=round_)
     if screen.role == "audit" and screen.answered_s is not None:
-        dispute = review.dispute(store, item, screen)
-        return Page(**{**vars(page), "dispute": dispute})
+        return replace(page, dispute=review.dispute(store, item, screen))
     return page
 
 
@@ -126,8 +125,7 @@ def answer(
     Raises LookupError where the screen is not this rater's, ValueError for a malformed answer or
     one out of turn, DuplicateVoteError for a second, different one.
     """
-    screens = store.screens(rater.name)
-    screen = next((screen for screen in screens if screen.public == public), None)
+    screen = store.screen(rater.name, public)
     if screen is None:
         raise LookupError("no such question in this session")
     if screen.shown_s is None:
@@ -162,15 +160,12 @@ _PRACTICE: Mapping[str, Literal["qualification", "calibration"]] = {
     "recalibrating": "calibration",
 }
 """State → role of the items of its round."""
+_RATED: tuple[Role, ...] = ("study", "gold", "trap", "audit")
 
 
-def _round(store: StudyStore, rater: Rater) -> list[Screen]:
-    """The screens that a rater's state is about."""
-    role = _PRACTICE.get(rater.state)
-    screens = store.screens(rater.name)
-    if role:
-        return [screen for screen in screens if screen.role == role]
-    return [screen for screen in screens if screen.role not in _PRACTICE.values()]
+def _roles(rater: Rater) -> tuple[Role, ...]:
+    """The roles of the screens that a rater's state is about."""
+    return (_PRACTICE[rater.state],) if rater.state in _PRACTICE else _RATED
 
 
 def _assign_due(
@@ -190,8 +185,7 @@ def _assign_due(
 
 def _finish_round(study: Study, store: StudyStore, rater: Rater, now_s: float) -> None:
     """Move a rater on whose round has no open screen."""
-    round_ = _round(store, rater)
-    if any(screen.is_open for screen in round_):
+    if store.next_open(rater.name, _roles(rater)):
         return
     role = _PRACTICE.get(rater.state)
     if role is None:
@@ -207,8 +201,7 @@ def _finish_round(study: Study, store: StudyStore, rater: Rater, now_s: float) -
         _start_rating(study, store, rater, now_s)
     else:
         store.set_calibrated(rater.name, _time(now_s))
-        screens = store.screens(rater.name)
-        store.set_state(rater.name, "rating" if any(s.is_open for s in screens) else "done")
+        store.set_state(rater.name, "rating" if store.next_open(rater.name, _RATED) else "done")
 
 
 def _start_rating(study: Study, store: StudyStore, rater: Rater, now_s: float) -> None:
@@ -233,14 +226,12 @@ def _batch(study: Study, store: StudyStore, rater: Rater, now_s: float) -> list:
 
 def _calibration(study: Study, store: StudyStore, rater: Rater) -> list[tuple[Item, bool]]:
     """A further round of calibration; empty where the rater has seen all of it."""
-    seen = {screen.item for screen in store.screens(rater.name)}
-    return practice_plan(study, "calibration", seen)
+    return practice_plan(study, "calibration", store.seen(rater.name))
 
 
 def _seen(store: StudyStore, rater: Rater) -> set[str]:
     """Items of the rounds of rating that a rater had."""
-    screens = store.screens(rater.name)
-    return {screen.item for screen in screens if screen.role not in _PRACTICE.values()}
+    return {item for item, role in store.seen(rater.name).items() if role in _RATED}
 
 
 def _time(now_s: float) -> str:

@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -55,11 +55,6 @@ class Screen:
     decided_s: float | None
     media: tuple[str, ...]
 
-    @property
-    def is_open(self) -> bool:
-        """An audit is over when its label stands, all else when it is answered."""
-        return (self.decided_s if self.role == "audit" else self.answered_s) is None
-
 
 class _Open(threading.local):
     db: sa.Connection | None = None
@@ -92,15 +87,16 @@ class StudyStore:
         self._engine.dispose()
 
     @contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
-        """All inside or nothing, on disk at the end. Nested ones join the outer.
+    def transaction(self, *, is_durable: bool = True) -> Iterator[sa.Connection]:
+        """All inside or nothing, on disk at the end unless it may be lost in a power cut. Nested
+        ones join the outer.
 
         In SQLite it is alone; in PostgreSQL `rater` and `assign` lock what they are about.
         """
         if self._open.db is not None:
             yield self._open.db
             return
-        with self._alone, writing(self._engine).begin() as db:
+        with self._alone, writing(self._engine, is_durable=is_durable).begin() as db:
             self._open.db = db
             try:
                 yield db
@@ -144,21 +140,22 @@ class StudyStore:
             return [_rater(row) for row in rows]
 
     def rater(self, token: str) -> Rater | None:
-        """The rater who holds a token; None for nobody. Inside of a transaction nobody else moves
-        this rater on until its end."""
+        """The rater who holds a token, items uncounted; None for nobody. Inside of a transaction
+        nobody else moves this rater on until its end."""
         if not _PUBLIC.fullmatch(token):
             return None
-        query = _RATERS.where(RATERS.c.token == token)
+        query = sa.select(RATERS).where(RATERS.c.token == token)
         if self._open.db is not None:
-            query = query.with_for_update(of=RATERS)
+            query = query.with_for_update()
         with self._reading() as db:
             row = db.execute(query).mappings().first()
-        return _rater(row) if row else None
+        return _rater({**row, **_UNCOUNTED}) if row else None
 
     def named(self, name: str) -> Rater:
-        """The rater of a name."""
+        """The rater of a name, items uncounted."""
+        query = sa.select(RATERS).where(RATERS.c.name == name)
         with self._reading() as db:
-            return _rater(db.execute(_RATERS.where(RATERS.c.name == name)).mappings().one())
+            return _rater({**db.execute(query).mappings().one(), **_UNCOUNTED})
 
     def set_state(self, rater: str, state: State, *, only_from: State | None = None) -> None:
         query = RATERS.update().where(RATERS.c.name == rater).values(state=state)
@@ -201,7 +198,7 @@ class StudyStore:
         with self.transaction() as db:
             db.execute(sa.select(META).with_for_update())
             chosen = plan(self._load(db, now_s))
-            start = len(self.screens(rater))
+            start = len(self.seen(rater))
             screens, media = [], []
             for position, (item, second_on_left) in enumerate(chosen, start):
                 public = secrets.token_urlsafe(12)
@@ -239,16 +236,49 @@ class StudyStore:
         with self._reading() as db:
             return db.execute(query).scalar()
 
-    def screens(self, rater: str) -> list[Screen]:
+    def screens(self, rater: str, *where: sa.ColumnElement[bool]) -> list[Screen]:
         """All screens of a rater in the order of showing."""
-        screens = SCREENS.select().where(SCREENS.c.rater == rater).order_by(SCREENS.c.position)
-        media = sa.select(MEDIA).join(SCREENS).where(SCREENS.c.rater == rater)
+        own = (SCREENS.c.rater == rater, *where)
+        screens = SCREENS.select().where(*own).order_by(SCREENS.c.position)
         with self._reading() as db:
-            ids = defaultdict(list)
-            for row in db.execute(media.order_by(MEDIA.c.place)):
-                ids[row.screen].append(row.public)
             rows = db.execute(screens).mappings().all()
+            media = sa.select(MEDIA).order_by(MEDIA.c.place)
+            if len(rows) == 1:
+                media = media.where(MEDIA.c.screen == rows[0]["public"])
+            else:
+                media = media.join(SCREENS).where(*own)
+            ids = defaultdict(list)
+            for row in db.execute(media):
+                ids[row.screen].append(row.public)
         return [_screen(row, tuple(ids[row["public"]])) for row in rows]
+
+    def screen(self, rater: str, public: str) -> Screen | None:
+        """The screen of an id; None where it is not this rater's."""
+        if not _PUBLIC.fullmatch(public):
+            return None
+        return next(iter(self.screens(rater, SCREENS.c.public == public)), None)
+
+    def next_open(self, rater: str, roles: Collection[Role]) -> Screen | None:
+        """The first screen of these roles that is not over; None where all are."""
+        query = sa.select(SCREENS.c.public).where(SCREENS.c.rater == rater, _OPEN)
+        query = query.where(SCREENS.c.role.in_(roles)).order_by(SCREENS.c.position).limit(1)
+        with self._reading() as db:
+            public = db.execute(query).scalar()
+        return None if public is None else self.screen(rater, public)
+
+    def progress(self, rater: str, roles: Collection[Role]) -> tuple[int, int]:
+        """How many screens of these roles are over, and how many there are."""
+        open_ = sa.func.sum(sa.case((_OPEN, 1), else_=0))
+        query = sa.select(sa.func.count(), open_).where(SCREENS.c.rater == rater)
+        with self._reading() as db:
+            total, left = db.execute(query.where(SCREENS.c.role.in_(roles))).one()
+        return total - (left or 0), total
+
+    def seen(self, rater: str) -> dict[str, Role]:
+        """Item → role of all that a rater was given."""
+        query = sa.select(SCREENS.c.item, SCREENS.c.role).where(SCREENS.c.rater == rater)
+        with self._reading() as db:
+            return dict(tuple(row) for row in db.execute(query))
 
     def media(self, rater: str, public: str) -> tuple[str, int] | None:
         """(item, place in its files) of a media id; None where it is not this rater's."""
@@ -267,15 +297,14 @@ class StudyStore:
     def answer(self, screen: Screen, votes: Sequence[Vote], now_s: float) -> bool:
         """Store the votes of one screen, all or none. False where the same were there before."""
         with self.transaction() as db:
-            new = [self._insert(db, vote) for vote in votes]
+            num_new = self._insert(db, votes)
             self._mark(screen.public, "answered_s", now_s)
-        return any(new)
+        return num_new > 0
 
     def decide(self, screen: Screen, labels: Sequence[Vote], now_s: float) -> None:
         """Store the label of an audit, which ends it."""
         with self.transaction() as db:
-            for label in labels:
-                self._insert(db, label)
+            self._insert(db, labels)
             self._mark(screen.public, "decided_s", now_s)
 
     def _mark(self, public: str, column: str, now_s: float) -> None:
@@ -314,7 +343,7 @@ class StudyStore:
                     state = db.execute(sa.select(RATERS.c.state).filter_by(name=name)).scalar_one()
                     if state == "withdrawn":
                         raise ValueError(f"rater {name} has withdrawn; the file still holds votes")
-                return sum(self._insert(db, vote) for vote in votes)
+                return self._insert(db, votes)
         except SQLAlchemyError as error:
             raise ValueError(f"{self.place}: {error.__cause__ or error}") from error
 
@@ -328,19 +357,21 @@ class StudyStore:
             self.set_state(rater, "withdrawn")
         return num
 
-    def _insert(self, db: sa.Connection, vote: Vote) -> bool:
-        """False for a vote that is there already with the same answer."""
-        new = _INSERT[db.dialect.name](VOTES).on_conflict_do_nothing().values(asdict(vote))
-        if db.execute(new).rowcount:
-            return True
-        key = dict(zip(("rater", "role", *_ASKED, "dimension"), vote.key, strict=True))
-        before = db.execute(sa.select(VOTES.c.answer).filter_by(**key)).scalar_one()
-        if before != vote.answer:
-            raise DuplicateVoteError(
-                f"{vote.rater} answered {vote.question} before with {before!r}; "
-                f"{vote.answer!r} is refused"
-            )
-        return False
+    def _insert(self, db: sa.Connection, votes: Sequence[Vote]) -> int:
+        """How many were new; the others are there already with the same answer."""
+        if not votes:
+            return 0
+        new = _INSERT[db.dialect.name](VOTES).on_conflict_do_nothing()
+        num_new = db.execute(new, [asdict(vote) for vote in votes]).rowcount
+        for vote in votes if num_new < len(votes) else ():
+            key = dict(zip(("rater", "role", *_ASKED, "dimension"), vote.key, strict=True))
+            before = db.execute(sa.select(VOTES.c.answer).filter_by(**key)).scalar_one()
+            if before != vote.answer:
+                raise DuplicateVoteError(
+                    f"{vote.rater} answered {vote.question} before with {before!r}; "
+                    f"{vote.answer!r} is refused"
+                )
+        return num_new
 
     def load(self, now_s: float) -> Counter[str]:
         """How many raters have, or will have, answered each item."""
@@ -359,6 +390,12 @@ class StudyStore:
         return Counter(dict(tuple(row) for row in db.execute(query)))
 
 
+_OPEN = sa.case((SCREENS.c.role == "audit", SCREENS.c.decided_s), else_=SCREENS.c.answered_s).is_(
+    None
+)
+"""An audit is over when its label stands, all else when it is answered."""
+
+
 def store_of(study: Study, place: Path | str | None) -> StudyStore:
     """The store of a study at a place; without one, the file beside ``study.yaml``."""
     return StudyStore(place or study.root / STORE_FILE, study.fingerprint)
@@ -374,6 +411,9 @@ _RATERS = sa.select(
     _count().label("num_assigned"),
     _count(SCREENS.c.answered_s.is_not(None)).label("num_answered"),
 )
+
+
+_UNCOUNTED = {"num_assigned": 0, "num_answered": 0}
 
 
 def _row(name: str, token: str, state: State, tier: int) -> dict[str, Any]:

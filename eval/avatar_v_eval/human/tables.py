@@ -95,9 +95,24 @@ def open_engine(place: Path | str) -> sa.Engine:
     return engine
 
 
-def writing(engine: sa.Engine) -> sa.Engine:
-    """The same for transactions that write: SQLite locks out other writers from the beginning."""
-    return engine.execution_options(begins="BEGIN IMMEDIATE")
+def writing(engine: sa.Engine, *, is_durable: bool = True) -> sa.Engine:
+    """The same for transactions that write: SQLite locks out other writers from the beginning. A
+    durable one waits for the disk, so that a confirmed vote survives a power cut."""
+    begins = _BEGINS[engine.dialect.name]
+    return engine.execution_options(begins=(begins[is_durable], *begins[2:]))
+
+
+_BEGINS = {
+    "sqlite": ("PRAGMA synchronous=NORMAL", "PRAGMA synchronous=FULL", "BEGIN IMMEDIATE"),
+    "postgresql": ("SET LOCAL synchronous_commit=off", "SET LOCAL synchronous_commit=on"),
+}
+"""Statements at the beginning of what writes: without and with waiting for the disk, then others."""
+
+
+def _begin(db: sa.Connection) -> None:
+    first = ("BEGIN",) if db.dialect.name == "sqlite" else ()
+    for statement in db.get_execution_options().get("begins", first):
+        db.exec_driver_sql(statement)
 
 
 def _postgresql(address: str) -> sa.Engine:
@@ -105,13 +120,14 @@ def _postgresql(address: str) -> sa.Engine:
         url = sa.make_url(address)
         if url.drivername not in ("postgresql", "postgres"):
             raise ValueError(f"votes go to a file or to postgresql://…, got {url.drivername}://")
-        return sa.create_engine(
-            url.set(drivername="postgresql+psycopg"), pool_pre_ping=True, max_overflow=20
-        )
+        url = url.set(drivername="postgresql+psycopg")
+        engine = sa.create_engine(url, pool_pre_ping=True, max_overflow=20)
     except ArgumentError as error:
         raise ValueError(f"the address of votes is malformed: {_first(error)}") from error
     except ImportError as error:
         raise ValueError(f"PostgreSQL needs pip install 'avatar_v[postgres]': {error}") from error
+    sa.event.listen(engine, "begin", _begin)
+    return engine
 
 
 def _sqlite(path: Path) -> sa.Engine:
@@ -122,12 +138,8 @@ def _sqlite(path: Path) -> sa.Engine:
     def prepare(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # the next listener begins transactions, not the driver
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")  # a confirmed vote survives a power cut
 
-    @sa.event.listens_for(engine, "begin")
-    def begin(db: sa.Connection) -> None:
-        db.exec_driver_sql(db.get_execution_options().get("begins", "BEGIN"))
-
+    sa.event.listen(engine, "begin", _begin)
     return engine
 
 
