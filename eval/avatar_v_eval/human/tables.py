@@ -106,7 +106,7 @@ _BEGINS = {
     "sqlite": ("PRAGMA synchronous=NORMAL", "PRAGMA synchronous=FULL", "BEGIN IMMEDIATE"),
     "postgresql": ("SET LOCAL synchronous_commit=off", "SET LOCAL synchronous_commit=on"),
 }
-"""Statements at the beginning of what writes: without and with waiting for the disk, then others."""
+"""Statements that begin what writes: without and with waiting for the disk, then others."""
 
 
 def _begin(db: sa.Connection) -> None:
