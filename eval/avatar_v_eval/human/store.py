@@ -334,12 +334,15 @@ class StudyStore:
             return [(_vote(row), row["labelled"]) for row in db.execute(query).mappings()]
 
     def add_votes(self, votes: Sequence[Vote]) -> int:
-        """Import votes, all or none; returns how many were new. Unknown raters count as done."""
+        """Import votes, all or none; returns how many were new. Unknown raters count as done, and
+        as reviewers who have decided."""
+        reviewers = {vote.rater for vote in votes if vote.role in ("audit", "label")}
         try:
             with self.transaction() as db:
                 for name in dict.fromkeys(vote.rater for vote in votes):
+                    tier = 2 if name in reviewers else 1
                     new = _INSERT[db.dialect.name](RATERS).on_conflict_do_nothing()
-                    db.execute(new, [_row(name, secrets.token_urlsafe(16), "done", 1)])
+                    db.execute(new, [_row(name, secrets.token_urlsafe(16), "done", tier)])
                     state = db.execute(sa.select(RATERS.c.state).filter_by(name=name)).scalar_one()
                     if state == "withdrawn":
                         raise ValueError(f"rater {name} has withdrawn; the file still holds votes")

@@ -41,6 +41,8 @@ NUM_CASES = 20
 WATCHING_S = 20.0
 """The mean of a rater's time at a question: that of a choice between two; others take longer."""
 RETRY_S = 0.2
+KINDS = ("page", "answer", "media", "consent")
+"""Of requests; with consent, the 100 questions of a rater are drawn."""
 NAMES = {"median": "median", "p95": "95 of 100", "kills_p95": "95 of 100 with the kills"}
 PATIENCE_S = 120.0
 
@@ -64,9 +66,10 @@ def measure(options: argparse.Namespace) -> Findings:
         "Raters at once",
         numbers,
         notes=[
-            f"{options.raters} raters, each {WATCHING_S:g} s at a question on average; SQLite with "
+            f"{options.raters} raters at once, each {WATCHING_S:g} s at a question on average; SQLite with "
             "one server, PostgreSQL with two; raters and servers share this machine",
-            f"load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
+            "the cores were busy with a training and tests beside it: load at the end "
+            f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
         ],
     )
 
@@ -108,7 +111,7 @@ def described(
     label: str, seen: "Seen", lost: int, options: argparse.Namespace
 ) -> dict[str, Number]:
     key, numbers = label.lower(), {}
-    for what in ("page", "answer", "media"):
+    for what in KINDS:
         calm = [took_s for at, took_s in seen.took_s[what] if at + took_s < seen.first_kill]
         every = [took_s for _, took_s in seen.took_s[what]]
         measures = {
@@ -140,7 +143,7 @@ class Seen:
     """What the raters have measured."""
 
     took_s: dict[str, list[tuple[float, float]]] = field(
-        default_factory=lambda: {"page": [], "answer": [], "media": []}
+        default_factory=lambda: {what: [] for what in KINDS}
     )  # when it began, and how long it took
     first_kill: float = math.inf
     confirmed: dict[str, dict[str, Any]] = field(default_factory=dict)  # item's id → answer
@@ -227,7 +230,7 @@ def rate(token: str, running: Servers, seen: Seen, seed: int) -> None:
             if status != 200:
                 raise ValueError(f"the page answers {status}")
             if found := re.search(r'action="([^"]*/(?:consent|read/\w+))"', page):
-                ask("answer", "POST", found[1])
+                ask("consent", "POST", found[1])
                 continue
             if 'id="rate"' not in page:
                 return
