@@ -26,6 +26,7 @@ from avatar_v_eval.human.votes import Rater, Role, Vote
 PageName = Literal[
     "welcome", "instructions", "ready", "item", "waiting", "done", "failed", "withdrawn"
 ]
+Round = Literal["qualification", "calibration", "rating", "audit"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Page:
     item: Item | None = None
     number: int = 0
     total: int = 0
-    round: Literal["qualification", "calibration", "rating", "audit"] = "rating"
+    round: Round = "rating"
     dispute: review.Dispute | None = None  # of an audit that disagrees
     has_more: bool = False  # another batch can be taken
 
@@ -71,7 +72,8 @@ def next_page(
         assert screen is not None
     num_done, total = store.progress(rater.name, roles)
     item, read = items[screen.item], store.pages_read(rater.name)
-    round_ = _PRACTICE.get(rater.state, "audit" if rater.tier == 2 else "rating")
+    round_: Round = "audit" if rater.tier == 2 else "rating"
+    round_ = _PRACTICE.get(rater.state, round_)
     page = Page("item", item.kind, screen, item, num_done + 1, total, round_)
     if item.kind not in read:
         return Page("instructions", item.kind, total=total)

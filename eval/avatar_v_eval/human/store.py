@@ -278,7 +278,7 @@ class StudyStore:
         """Item → role of all that a rater was given."""
         query = sa.select(SCREENS.c.item, SCREENS.c.role).where(SCREENS.c.rater == rater)
         with self._reading() as db:
-            return dict(tuple(row) for row in db.execute(query))
+            return {item: role for item, role in db.execute(query)}
 
     def media(self, rater: str, public: str) -> tuple[str, int] | None:
         """(item, place in its files) of a media id; None where it is not this rater's."""
@@ -390,7 +390,7 @@ class StudyStore:
             .where(SCREENS.c.answered_s.is_not(None) | recent)
             .group_by(SCREENS.c.item)
         )
-        return Counter(dict(tuple(row) for row in db.execute(query)))
+        return Counter({item: num for item, num in db.execute(query)})
 
 
 _OPEN = sa.case((SCREENS.c.role == "audit", SCREENS.c.decided_s), else_=SCREENS.c.answered_s).is_(
@@ -424,14 +424,14 @@ def _row(name: str, token: str, state: State, tier: int) -> dict[str, Any]:
     return known | {"read": "", "calibrated": ""}
 
 
-def _rater(row: Mapping[str, Any]) -> Rater:
+def _rater(row: Mapping[Any, Any]) -> Rater:
     return Rater(**{field.name: row[field.name] for field in fields(Rater)})
 
 
-def _screen(row: Mapping[str, Any], media: tuple[str, ...]) -> Screen:
+def _screen(row: Mapping[Any, Any], media: tuple[str, ...]) -> Screen:
     known = {name.name: row[name.name] for name in fields(Screen) if name.name != "media"}
     return Screen(**known, media=media)
 
 
-def _vote(row: Mapping[str, Any]) -> Vote:
+def _vote(row: Mapping[Any, Any]) -> Vote:
     return Vote(**{name: row[name] for name in _COLUMNS})

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from avatar_v_eval.human.votes import Vote
@@ -126,7 +127,7 @@ def _postgresql(address: str) -> sa.Engine:
         raise ValueError(f"the address of votes is malformed: {_first(error)}") from error
     except ImportError as error:
         raise ValueError(f"PostgreSQL needs pip install 'avatar_v[postgres]': {error}") from error
-    sa.event.listen(engine, "begin", _begin)
+    event.listen(engine, "begin", _begin)
     return engine
 
 
@@ -134,12 +135,12 @@ def _sqlite(path: Path) -> sa.Engine:
     url = sa.URL.create("sqlite", database=str(path))
     engine = sa.create_engine(url, connect_args={"timeout": WAIT_S}, max_overflow=40)
 
-    @sa.event.listens_for(engine, "connect")
+    @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # the next listener begins transactions, not the driver
         connection.execute("PRAGMA journal_mode=WAL")
 
-    sa.event.listen(engine, "begin", _begin)
+    event.listen(engine, "begin", _begin)
     return engine
 
 
