@@ -125,7 +125,7 @@ class StudyStore:
             counted = sa.select(sa.func.count()).where(RATERS.c.tier == tier)
             start, mark = db.execute(counted).scalar_one(), "r" if tier == 1 else "v"
             new = [
-                Rater(f"{mark}{start + i + 1:03d}", secrets.token_urlsafe(16), "invited", tier)
+                Rater(f"{mark}{start + i + 1:03d}", secrets.token_urlsafe(16), "invited", tier=tier)
                 for i in range(missing(start))
             ]
             rows = [_row(rater.name, rater.token, rater.state, tier) for rater in new]

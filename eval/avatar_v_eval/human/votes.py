@@ -130,7 +130,7 @@ class Rater:
     name: str
     token: str
     state: State
-    tier: int = 1  # 2: a reviewer
-    calibrated: str = ""  # when last (`Vote.time`)
     num_assigned: int = 0
     num_answered: int = 0
+    tier: int = 1  # 2: a reviewer
+    calibrated: str = ""  # when last (`Vote.time`)
