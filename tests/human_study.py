@@ -81,6 +81,26 @@ def study_yaml(num_cases: int = 4, *, mos: int = 12, pairs: int = 12, turing: in
     }
 
 
+def annotation_yaml(num_cases: int = 4, **audits: object) -> dict:
+    """A study.yaml with all five kinds, whose answers reviewers audit; all of them, unless told."""
+    raw = study_yaml(num_cases, mos=2, pairs=2, turing=2)
+    numbers = {"raters_per_item": 2, "items_per_rater": num_cases, "pay": 0.1}
+    raw["tasks"] += [{"kind": kind, "systems": ["ours"], **numbers} for kind in LINES]
+    for name, role in (("q", "qualification"), ("k", "calibration"), ("l", "calibration")):
+        known = {"ranges": "teeth:0.10-0.40 iou>=0.6", "attributes": "gaze=left emotion=sad"}
+        raw["checks"] += [
+            {"name": f"{name}_{kind}", "kind": kind, "role": role, "expected": known[kind]}
+            | {"videos": ["checks/melted.mp4"], "why": "Look again."}
+            | ({"reference": "ref.mp4"} if kind == "ranges" else {})
+            for kind in LINES
+        ]
+    some = {"share": 1.0, "min_audited": 3, "calibration_items": 2, "bonus": 0.5}
+    return raw | {"audits": some | audits}
+
+
+LINES = ("ranges", "attributes")
+
+
 def make_study(folder: Path, raw: dict | None = None) -> Study:
     """Writes ``study.yaml`` and every video it names, each with its own bytes."""
     raw = raw or study_yaml()
@@ -135,7 +155,7 @@ class Site:
 
 
 @contextmanager
-def serve(study: Study, votes: Path) -> Iterator[Site]:
+def serve(study: Study, votes: Path | str) -> Iterator[Site]:
     """The real server on a free port of this machine."""
     items = all_items(study).values()
     files = [file for item in items for file in item.files]
@@ -177,15 +197,16 @@ class ScriptedRater:
     seconds: float = 12.0
     pages: list[str] = field(default_factory=list)
 
-    def run(self, max_items: int = 10_000) -> str:
-        """Goes on to the end, or for ``max_items`` answers; returns the last page."""
+    def run(self, max_items: int = 10_000, *, decide: bool = False, until: str = "\0") -> str:
+        """Goes on to the end, to a page with the text ``until``, or for ``max_items`` answers;
+        returns the last page. ``decide``: as a reviewer who is shown that others differ."""
         by_bytes = {_digest(copy.read_bytes()): file for file, copy in self.site.copies.items()}
         base = f"/r/{self.token}"
         while True:
             status, _, body = self.site.request("GET", base)
             html = body.decode()
             self.pages.append(html)
-            if status != 200:
+            if status != 200 or until in html:
                 return html
             if found := re.search(r'action="([^"]*/(?:consent|read/\w+))"', html):
                 assert self.site.request("POST", found[1])[0] == 303
@@ -195,7 +216,7 @@ class ScriptedRater:
                 max_items -= 1
                 shown = self._shown(html, by_bytes)
                 self.site.clock.now_s += self.seconds
-                sent = {"item": shown.public, "answer": self.judge(shown)}
+                sent = {"item": shown.public, "answer": self.judge(shown), "decision": decide}
                 assert self.site.request("POST", f"{base}/answer", sent)[0] == 200
             else:
                 return html

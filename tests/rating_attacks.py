@@ -48,19 +48,35 @@ class Site:
     def question(self, token: str) -> tuple[str, str, dict]:
         """(item, a media id, an answer that fits) of the question that a rater is at."""
         if token not in self.asked:
-            base = f"/r/{token}"
-            self.target.ask("POST", f"{base}/consent")
-            page = self.target.ask("GET", base).body.decode()
-            for action in re.findall(rf'action="({base}/read/\w+)"', page):
-                self.target.ask("POST", action)
-            page = self.target.ask("GET", base).body.decode()
-            found = re.search(r'data-item="([^"]+)" data-kind="(\w+)"', page)
-            media = re.search(rf'src="{base}/m/([^"]+)"', page)
-            assert found, page
-            assert media, page
-            answer = dict.fromkeys(MOS, 1) if found[2] == "mos" else {"choice": "left"}
-            self.asked[token] = (found[1], media[1], answer)
+            self.target.ask("POST", f"/r/{token}/consent")
+            self.asked[token] = self._due(token)
         return self.asked[token]
+
+    def advance(self, token: str, kind: str) -> None:
+        """A rater answers honestly until a question of this kind is due."""
+        while kind not in self.question(token)[2]:
+            item, _, answer = self.asked.pop(token)
+            sent = {"item": item, "answer": RIGHT.get(next(iter(answer)), answer)}
+            assert self.target.ask("POST", f"/r/{token}/answer", sent).status == 200
+
+    def _due(self, token: str) -> tuple[str, str, dict]:
+        base = f"/r/{token}"
+        page = self.target.ask("GET", base).body.decode()
+        for action in re.findall(rf'action="({base}/read/\w+)"', page):
+            self.target.ask("POST", action)
+        page = self.target.ask("GET", base).body.decode()
+        found = re.search(r'data-item="([^"]+)" data-kind="(\w+)"', page)
+        media = re.search(rf'src="{base}/m/([^"]+)"', page)
+        assert found, page
+        assert media, page
+        if found[2] == "attributes":
+            return found[1], media[1], {"attributes": True}
+        answers = {"mos": dict.fromkeys(MOS, 1), "ranges": {"ranges": []}}
+        return found[1], media[1], answers.get(found[2], {"choice": "left"})
+
+
+RIGHT = {"ranges": {"ranges": [{"fault": "teeth", "start": 0.1, "stop": 0.4}]}}
+"""The known answer of the practice, by the first key of an answer."""
 
 
 Attack = Callable[[Site], dict[str, bool]]
@@ -171,7 +187,7 @@ def other_sites_send(site: Site) -> dict[str, bool]:
     kinds = ("application/json", "text/plain", "multipart/form-data; boundary=x")
     passed = {}
     for sent in froms:
-        for action in ("consent", "withdraw", "read/mos", "read/ready"):
+        for action in ("consent", "withdraw", "read/mos", "read/ready", "more"):
             got = site.target.ask("POST", f"/r/{site.me}/{action}", headers=sent)
             passed[f"{action} {sent}"] = got.status != 403
         for kind in kinds:
@@ -224,7 +240,8 @@ def other_names_of_the_server(site: Site) -> dict[str, bool]:
 def html_that_comes_back(site: Site) -> dict[str, bool]:
     item, _, answer = site.question(site.me)
     base, word = f"/r/{site.me}", quote(SCRIPT, safe="")
-    gets = (base, f"/r/{word}", f"{base}/m/{word}", f"/static/{word}", f"/{word}")
+    asked = [f"/r/{token}" for token in site.tokens[4:6]]  # ranges and attributes
+    gets = (base, *asked, f"/r/{word}", f"{base}/m/{word}", f"/static/{word}", f"/{word}")
     bodies = ({"item": SCRIPT, "answer": answer}, {"item": item, "answer": {SCRIPT: SCRIPT}})
     answers = {path: site.target.ask("GET", path) for path in gets}
     answers |= {str(b): site.target.ask("POST", f"{base}/answer", b) for b in bodies}
@@ -272,6 +289,43 @@ def votes_of_another_kind(site: Site) -> dict[str, bool]:
     for body in raw:
         sent = {"Content-Type": "application/json"}
         passed[f"{body[:40]!r}"] = not site.target.ask("POST", path, body, sent).refused
+    return passed
+
+
+@attack
+def ranges_and_attributes_that_are_none(site: Site) -> dict[str, bool]:
+    """Of the two kinds of pages with more to say, and decisions of who is no reviewer."""
+    good = {"fault": "teeth", "start": 0.1, "stop": 0.3}
+    times = (-1, 0.3, 1e9, 10**400, "0.1", None, True, [], {}, "1e400")
+    ranges = [[{**good, key: value}] for key in ("start", "stop") for value in times]
+    ranges += [[{**good, "fault": x}] for x in ("", "eyes", SCRIPT, 1, None, ["teeth"], SQL[1])]
+    ranges += [[good] * 51, [[good]], [None], "teeth", {"0": good}, 7, None, [{}]]
+    ranges += [[{**good, "start": 0.4}], [{**good, "more": 1}], [{"fault": "teeth", "start": 0.1}]]
+    passed = {}
+    for number, one in enumerate(ranges):
+        if one == [good]:
+            continue
+        item, _, _ = site.question(site.tokens[4])
+        got = vote(site, f"/r/{site.tokens[4]}/answer", item, {"ranges": one})
+        passed[f"ranges {number} {one!r:.60}"] = not got.refused
+    raw = f'{{"item": "{item}", "answer": {{"ranges": [{{"fault": "teeth", "start": NaN, '
+    raw += '"stop": Infinity}]}}'
+    sent = {"Content-Type": "application/json"}
+    got = site.target.ask("POST", f"/r/{site.tokens[4]}/answer", raw.encode(), sent)
+    passed["no numbers"] = not got.refused
+    known = {"gaze": "left", "emotion": "sad", "gesture": "none", "style": "reading"}
+    item, _, _ = site.question(site.tokens[5])
+    odd = [{**known, "gaze": x} for x in ("inward", "", 1, None, True, ["left"], SCRIPT, "\0")]
+    odd += [{**known, "more": "x"}, {"gaze": "left"}, {"ranges": []}, {**known, "ranges": []}]
+    for number, one in enumerate(odd):
+        got = vote(site, f"/r/{site.tokens[5]}/answer", item, one)
+        passed[f"attributes {number}"] = not got.refused
+    for what in (True, 1, "true", None, []):
+        body = {"item": item, "answer": known, "decision": what}
+        got = site.target.ask("POST", f"/r/{site.tokens[5]}/answer", body)
+        passed[f"decision {what}"] = not got.refused
+    page = site.target.ask("GET", f"/r/{site.tokens[6]}").body
+    passed["audits before consent"] = b"data-item" in page
     return passed
 
 

@@ -165,6 +165,9 @@ def _add_select(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder for shards, manifests and the report")
     parser.add_argument("--plan", help="with other limits (default: that of curate)")
     parser.add_argument("--tiers", nargs="+", metavar="TIER", help="only these (default: all)")
+    parser.add_argument(
+        "--drop", metavar="FILE", help=".csv of ranges with faults (avatar-v-eval votes drop)"
+    )
     parser.add_argument("--licence", default="unknown", help="of the videos, for the shards")
     parser.add_argument("--consent", default="unknown", help="how the persons shown agreed")
 
@@ -328,9 +331,8 @@ def _select(args: argparse.Namespace) -> int:
     from avatar_v_data.curation.run import choose, opened
 
     run = opened(args.curated, args.plan)
-    found, selections = choose(
-        run, args.out, args.tiers, licence=args.licence, consent=args.consent
-    )
+    words = {"licence": args.licence, "consent": args.consent, "drop": args.drop}
+    found, selections = choose(run, args.out, args.tiers, **words)
     console = results_console()
     for selection in selections:
         table = Table("after", "clips", "minutes", title=f"tier {selection.tier}")

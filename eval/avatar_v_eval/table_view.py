@@ -4,7 +4,9 @@ All prints are made from the same `Cell`s, so they cannot differ in a digit. Bes
 are taken of what is printed, so values that look equal are marked alike.
 """
 
+import csv
 import dataclasses
+import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -196,6 +198,25 @@ def latex(table: Table) -> str:
 def as_html(table: Table, number: int | None = None) -> str:
     """A table element with its caption and notes; no style. All text is escaped."""
     return _HTML.render(table=table, numbered=_numbered(number)) + "\n"
+
+
+def as_csv(table: Table) -> str:
+    """The plain numbers of a table; an interval has two columns of its own."""
+    heads, rows = [table.corner], [[row.label] for row in table.rows]
+    for j, column in enumerate(table.columns):
+        values = [row.values[j] for row in table.rows]
+        has_interval = any(isinstance(value, Number) for value in values)
+        heads += [
+            column.title,
+            *(f"{column.title} {end}" for end in ("low", "high") if has_interval),
+        ]
+        for row, value in zip(rows, values, strict=True):
+            whole = value if isinstance(value, Number) else Number(0, 0)
+            row.append(value.value if isinstance(value, Number) else value)
+            row += [whole.low, whole.high] if has_interval else []
+    text = io.StringIO()
+    csv.writer(text).writerows([heads, *rows])
+    return text.getvalue()
 
 
 def render(tables: Sequence[Table], suffix: str) -> str:

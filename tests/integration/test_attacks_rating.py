@@ -14,18 +14,19 @@ import yaml
 
 from attacking import Target, started
 from avatar_v_eval.cli import main
-from human_study import make_study, study_yaml, write_video
+from human_study import annotation_yaml, make_study, study_yaml, write_video
 from rating_attacks import ATTACKS, SCRIPT, Attack, Site, vote
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("attacked") / "study"
-    raw = study_yaml(2, mos=2, pairs=2, turing=1)
+    raw = annotation_yaml(2)
     raw["title"] = SCRIPT
     raw["checks"][0]["note"] = SCRIPT
+    raw["faults"] = [{"key": "teeth", "title": SCRIPT, "hint": SCRIPT}]
     make_study(folder, raw)
-    words = ("rate", str(folder), "--port", "0", "--raters", "4")
+    words = ("rate", str(folder), "--port", "0", "--raters", "6", "--reviewers", "1")
     with started("avatar_v_eval.cli", *words) as process:
         assert process.stdout
         links = []
@@ -33,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             links += re.findall(r"http://127\.0\.0\.1:(\d+)/r/(\S+)", line)
             if "Ctrl-C" in line:
                 break
-        assert len(links) == 4
+        assert len(links) == 7
         target = Target(int(links[0][0]), process)
         for _ in range(100):  # the port is open before the server is
             if target.ask("GET", "/static/rate.css").status == 200:
@@ -42,6 +43,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         item, _, answer = site.question(site.tokens[1])  # an honest vote to be attacked
         sent = {"item": item, "answer": answer}
         assert target.ask("POST", f"/r/{site.tokens[1]}/answer", sent).status == 200
+        for token, kind in ((site.tokens[4], "ranges"), (site.tokens[5], "attributes")):
+            site.advance(token, kind)
         yield site
 
 
@@ -64,7 +67,7 @@ def test_the_server_is_as_before(site: Site) -> None:
     assert site.target.memory_mib() - site.memory_mib < 32
     item, _, answer = site.question(site.me)
     assert vote(site, f"/r/{site.me}/answer", item, answer).status == 200
-    assert {row[0] for row in site.votes} == {"r001", "r002"}
+    assert {row[0] for row in site.votes} == {"r001", "r002", "r005", "r006"}
     with site.target.connect() as idle:
         idle.sendall(f"POST /r/{site.me}/answer HTTP/1.1\r\nHost: ".encode())
         site.target.process.send_signal(signal.SIGINT)

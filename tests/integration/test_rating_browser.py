@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from human_study import make_study, serve, study_yaml
+from human_study import LINES, annotation_yaml, make_study, serve
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -44,19 +44,47 @@ def answer_item(page) -> str:
     page.keyboard.press("Space")
     until(page, ENDED)
     assert page.evaluate(DRIFT_S) < 0.1
-    for key in {"mos": "112111", "pair": ["b", "ArrowLeft"], "turing": ["a", "ArrowRight"]}[kind]:
-        page.keyboard.press(key)
+    is_practice = "Practice" in page.inner_text("header")
+    if kind == "ranges" and not is_practice:
+        by_mouse(page)
+    else:
+        for key in KEYS[kind]:
+            page.keyboard.press(key)
     until(page, "() => !document.querySelector('[data-act=send]').disabled")
-    if "Practice" in page.inner_text("header"):
+    if is_practice:
         page.keyboard.press("Enter")
         page.wait_for_selector("#feedback[open]")
+        if kind in LINES:
+            assert "that is what we see too" in page.inner_text("#feedback")
     with page.expect_navigation():
         page.keyboard.press("Enter")
     return kind
 
 
+KEYS = {
+    "mos": "112111",
+    "pair": ["b", "ArrowLeft"],
+    "turing": ["a", "ArrowRight"],
+    "ranges": ["2", *["ArrowLeft"] * 3, "s", *["ArrowRight"] * 2, "e", "s", "Backspace"],
+    "attributes": ["2", "3", "ArrowUp", "7", "ArrowUp", "3", "2", "2"],  # changed, and back
+}
+
+
+def by_mouse(page) -> None:
+    """Two marks, one of which is taken away again."""
+    for fault in ("teeth", "blink"):
+        page.click(f"[data-fault={fault}]")
+        page.evaluate("() => { document.querySelector('.only video').currentTime = 0.1; }")
+        page.click("[data-act=start]")
+        page.evaluate("() => { document.querySelector('.only video').currentTime = 0.3; }")
+        page.click("[data-act=stop]")
+    page.click("#marks li:first-child button:last-child")
+
+
 def test_a_whole_session_by_keyboard(tmp_path: Path) -> None:
-    study = make_study(tmp_path, study_yaml(2, mos=1, pairs=1, turing=1))
+    raw = annotation_yaml(1)
+    raw["tasks"] = [{**task, "items_per_rater": 1} for task in raw["tasks"]]
+    study = make_study(tmp_path, raw)
     with serve(study, tmp_path / "votes") as site, playwright.sync_playwright() as player:
         (rater,) = site.store.add_raters(1)
         browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -79,10 +107,14 @@ def test_a_whole_session_by_keyboard(tmp_path: Path) -> None:
         browser.close()
         votes = site.store.votes()
     assert not faults
-    assert len(kinds) == 2 + 2 + 3 + 1  # practice; mos and its trap; pair, gold, trap; turing
+    assert len(kinds) == 4 + 2 + 3 + 1 + 2  # practice; mos, trap; pair, gold, trap; turing; lines
     scores = [vote.answer for vote in votes if vote.kind == "mos"]
     assert scores == list("112111") * 3
     for vote in votes:
         left = "second" if vote.second_on_left else "first"
         right = "first" if vote.second_on_left else "second"
         assert vote.answer == {"pair": left, "turing": right}.get(vote.kind, vote.answer)
+    marked = [vote.answer for vote in votes if vote.kind == "ranges"]
+    assert marked == ["teeth:0.18-0.38", "blink:0.10-0.30"]
+    chosen = [vote.answer for vote in votes if vote.kind == "attributes"]
+    assert chosen == ["left", "sad", "beat", "presentation"] * 2

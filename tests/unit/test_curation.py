@@ -20,7 +20,7 @@ from avatar_v_data.curation.heads import boxes_between
 from avatar_v_data.curation.parts import PartStage, windows
 from avatar_v_data.curation.plan import PLANS, Limit, parse_plan, read_plan
 from avatar_v_data.curation.samples import SampleStage
-from avatar_v_data.curation.select import select
+from avatar_v_data.curation.select import read_drops, select
 from avatar_v_data.curation.shots import LATE, ShotStage
 from avatar_v_data.curation.stages import (
     ALL,
@@ -283,6 +283,24 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
     assert [c["scene"] for c in selection.lost["num_scenes >= 2"]] == ["y1", "z1"]
     with pytest.raises(ValueError, match="no column 'sharp'; expected one of seconds"):
         select(CurationResults(clips), "sft", {"sharp": Limit(min=1.0)})
+
+
+def test_clips_that_hold_a_marked_fault_are_left_out(tmp_path: Path) -> None:
+    """Of 0 to 0.2 s, 0.2 to 0.4 s and 0.4 to 0.6 s the second; touching is not holding."""
+    clips = [clip("x", "x", 9) | {"start": 5 * n, "stop": 5 * n + 5} for n in range(3)]
+    found = CurationResults(clips, shots={clips[0]["file"]: []})
+    file = tmp_path / "drop.csv"
+    row = f"{clips[0]['file']},{{}},{{}},teeth\n"
+    file.write_text("file,start_s,stop_s,fault\n" + row.format(0.39, 0.4))
+    selection = select(found, "a2v", {}, drops=read_drops(file))
+    assert [one["start"] for one in selection.clips] == [0, 10]
+    assert [step.what for step in selection.steps][2] == "no marked faults"
+    with pytest.raises(ValueError, match=r"of no recording of this run: b\.mp4"):
+        select(found, "a2v", {}, {"b.mp4": [(0.0, 1.0)]})
+    for start, stop in ((0.4, 0.4), ("nan", 1), ("x", 1), (-1, 1)):
+        file.write_text("file,start_s,stop_s,fault\n" + row.format(start, stop))
+        with pytest.raises(ValueError, match=r"drop\.csv, line 2"):
+            read_drops(file)
 
 
 @pytest.mark.parametrize(

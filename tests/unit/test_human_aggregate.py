@@ -193,7 +193,7 @@ def test_reasons_for_leaving_raters_out() -> None:
 
 def test_agreement_of_known_answers() -> None:
     pytest.importorskip("krippendorff", reason="needs pip install 'avatar_v[eval]'")
-    from avatar_v_eval.human.agreement import agreement, alpha
+    from avatar_v_eval.human.agreement import agreement, alpha_of
 
     # Units (f f), (s s), (f s): o = 2 of 6 disagree, e from 3 f and 3 s: alpha = 1 - 5·2/(2·9).
     votes = pairs("ff", "c1") + pairs("ss", "c2") + pairs("fs", "c3")
@@ -201,5 +201,5 @@ def test_agreement_of_known_answers() -> None:
     assert row is not None
     assert row.alpha == pytest.approx(1 - (2 / 6) / (18 / 30))
     assert row.equal.value == pytest.approx(2 / 3)
-    assert alpha(pairs("fff", "c1") + pairs("ff", "c2"), "nominal") is None
+    assert alpha_of(pairs("fff", "c1") + pairs("ff", "c2")) is None
     assert agreement("pair", pairs("ff", "c1")) is None

@@ -15,15 +15,17 @@ import pytest
 import yaml
 
 from avatar_v_eval.cli import main
+from avatar_v_eval.human.answers import read_answer, sent_answer
 from avatar_v_eval.human.assign import num_raters_needed, rating_plan
 from avatar_v_eval.human.blind import blinded_copies
 from avatar_v_eval.human.cli import reached_by
 from avatar_v_eval.human.exchange import read_votes, write_votes
 from avatar_v_eval.human.items import all_items, item_votes, study_items
+from avatar_v_eval.human.questions import ATTRIBUTES, SIX_DIMENSIONS
 from avatar_v_eval.human.session import consent
 from avatar_v_eval.human.store import DuplicateVoteError, StudyStore
-from avatar_v_eval.human.study import SIX_DIMENSIONS, Study, load_study
-from avatar_v_eval.human.votes import Vote, read_answer
+from avatar_v_eval.human.study import Study, load_study
+from avatar_v_eval.human.votes import Vote
 from human_study import make_study, study_yaml
 
 RULES = study_yaml()["rules"]
@@ -196,7 +198,7 @@ def test_duplicates(study: Study, store: StudyStore) -> None:
 
 def test_a_transaction_keeps_other_processes_out_from_its_first_moment(store: StudyStore) -> None:
     """Else two raters who start together could be given the same half of a study."""
-    other = sqlite3.connect(store.path, timeout=0, isolation_level=None)
+    other = sqlite3.connect(store.place, timeout=0, isolation_level=None)
     locked = pytest.raises(sqlite3.OperationalError, match="locked")
     with closing(other), store.transaction(), locked:
         other.execute("BEGIN IMMEDIATE")
@@ -211,7 +213,8 @@ def test_votes_survive_a_killed_server(study: Study, tmp_path: Path) -> None:
 def test_a_vote_is_on_the_disk_when_the_page_goes_on(store: StudyStore) -> None:
     """FULL (2): SQLite waits for the disk at each commit, so a power cut takes no vote either."""
     names = ("journal_mode", "synchronous")
-    told = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+    with store.transaction() as db:
+        told = [db.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names]
     assert told == ["wal", 2]
 
 
@@ -292,7 +295,7 @@ def test_withdrawing_deletes_and_stays(study: Study, store: StudyStore) -> None:
 
 def test_votes_of_another_study_are_refused(study: Study, store: StudyStore) -> None:
     with pytest.raises(ValueError, match="another version of the study"):
-        StudyStore(store.path, "0000")
+        StudyStore(store.place, "0000")
 
 
 def test_files_read_back_equal(study: Study, tmp_path: Path) -> None:
@@ -329,6 +332,11 @@ def test_files_that_hold_no_votes(tmp_path: Path, text: str) -> None:
         read_votes(file)
 
 
+def marked(fault: str, start: float, stop: float) -> dict:
+    return {"fault": fault, "start": start, "stop": stop}
+
+
+CHOSEN = {attribute.key: attribute.values[0] for attribute in ATTRIBUTES}
 SCORES = {dimension.key: 3 for dimension in SIX_DIMENSIONS}
 
 
@@ -344,19 +352,43 @@ SCORES = {dimension.key: 3 for dimension in SIX_DIMENSIONS}
         ("pair", {}),
         ("pair", ["left"]),
         ("turing", {"choice": "tie"}),
+        ("attributes", CHOSEN | {"gaze": "inward"}),
+        ("attributes", {"gaze": "camera"}),
+        ("ranges", {}),
+        ("ranges", {"ranges": "teeth"}),
+        ("ranges", {"ranges": [], "choice": "left"}),
+        ("ranges", {"ranges": [marked("wings", 0, 0.2)]}),
+        ("ranges", {"ranges": [marked("teeth", 0.2, 0.2)]}),
+        ("ranges", {"ranges": [marked("teeth", 0.2, 0.201)]}),
+        ("ranges", {"ranges": [marked("teeth", -0.1, 0.2)]}),
+        ("ranges", {"ranges": [marked("teeth", 0.1, 0.7)]}),  # the clip is shorter
+        ("ranges", {"ranges": [marked("teeth", 0.1, 10**400)]}),
+        ("ranges", {"ranges": [marked("teeth", float("nan"), 0.2)]}),
+        ("ranges", {"ranges": [marked("teeth", True, 0.2)]}),
+        ("ranges", {"ranges": [{**marked("teeth", 0, 0.2), "why": "x"}]}),
+        ("ranges", {"ranges": [marked("teeth", 0, 0.2)] * 51}),
     ],
 )
-def test_malformed_answers(kind, answer: object) -> None:
+def test_malformed_answers(study: Study, kind, answer: object) -> None:
     with pytest.raises(ValueError, match="got"):
-        read_answer(kind, answer, SIX_DIMENSIONS, second_on_left=False)
+        read_answer(study, kind, answer, second_on_left=False, duration_s=0.5)
 
 
 @pytest.mark.parametrize("second_on_left", [False, True])
-def test_sides_become_places(second_on_left: bool) -> None:
-    left = read_answer("pair", {"choice": "left"}, (), second_on_left)
-    right = read_answer("pair", {"choice": "right"}, (), second_on_left)
+def test_what_a_page_sends_is_what_it_is_shown_again(study: Study, second_on_left: bool) -> None:
+    def there_and_back(kind, sent: dict) -> dict[str, str]:
+        read = read_answer(study, kind, sent, second_on_left=second_on_left, duration_s=2.0)
+        assert sent_answer(kind, read, second_on_left=second_on_left) == sent
+        return read
+
+    left, right = (there_and_back("pair", {"choice": side}) for side in ("left", "right"))
     assert (left, right)[second_on_left] == {"": "first"}
-    assert read_answer("pair", {"choice": "tie"}, (), second_on_left) == {"": "tie"}
+    assert there_and_back("pair", {"choice": "tie"}) == {"": "tie"}
+    assert there_and_back("mos", SCORES)["visual"] == "3"
+    assert there_and_back("attributes", CHOSEN) == CHOSEN
+    assert there_and_back("ranges", {"ranges": []}) == {"": "none"}
+    two = [marked("blink", 1.0, 1.5), marked("teeth", 0.25, 2.0)]
+    assert there_and_back("ranges", {"ranges": two}) == {"": "blink:1.00-1.50 teeth:0.25-2.00"}
 
 
 def test_ties_between_loads_are_broken_at_random(study: Study) -> None:

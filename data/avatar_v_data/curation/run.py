@@ -23,6 +23,7 @@ from avatar_v_data.curation.samples import SampleStage, first_frame
 from avatar_v_data.curation.select import (
     CLIPS_FILE,
     Selection,
+    read_drops,
     select,
     write_clips,
     write_manifest,
@@ -151,15 +152,18 @@ def choose(
     *,
     licence: str = "unknown",
     consent: str = "unknown",
+    drop: str | Path | None = None,
 ) -> tuple[CurationResults, list[Selection]]:
     """Write `TIER.jsonl`, `clips.parquet`, `report.json` and the page `report.html` to ``out``,
     and last, where the plan has the stage `samples`, each tier's shards to a folder of its name.
 
-    ValueError where recordings are not finished, and for tiers that the plan has not.
+    ``drop`` is a file of ranges with faults (`select.read_drops`). ValueError where recordings are
+    not finished, and for tiers that the plan has not.
     """
     known, out = run.plan.limits, Path(out)
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
+    drops = None if drop is None else read_drops(drop)
     found, lost = collect(run.tasks, run.store), _lost(run.tasks, run.store)
     if unfinished := found.unfinished + [t.recording.name for t in run.tasks if t.key in lost]:
         raise ValueError(
@@ -168,7 +172,9 @@ def choose(
         )
     grouped(found.clips, run.plan.grouping, run.folder / GRAPH_FILE)
     balance = run.plan.balance
-    selections = [select(found, tier, known[tier], balance.get(tier)) for tier in tiers or known]
+    selections = [
+        select(found, tier, known[tier], balance.get(tier), drops) for tier in tiers or known
+    ]
     if taken := [s.tier for s in selections if (out / s.tier).exists()]:
         raise ValueError(f"{out / taken[0]} is there already; choose another folder")
     named: list[list[Named]] = []

@@ -1,4 +1,5 @@
-"""Which clips a tier takes: limits on columns, one after the other, no copies, an even share.
+"""Which clips a tier takes: limits on columns, one after the other, no marked faults, no copies,
+an even share.
 
 Nothing is computed from pictures here, so limits that change cost no model. A tier becomes a
 manifest, which `avatar-v-data import` takes; it says by how much the sound of a clip is late, where
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from avatar_v.base.outside import read_table
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.balance import balanced, largest_share
 from avatar_v_data.curation.plan import Balance, Limit
+from avatar_v_data.curation.stages import seconds
 from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import CurationResults, clip_name
 
@@ -21,6 +24,8 @@ CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
 """A limit on the scenes of a clip's person."""
 Clip = Mapping[str, Any]
+Drops = Mapping[str, Sequence[tuple[float, float]]]
+"""Recording → ranges in seconds that nothing is learned from, since people found faults there."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,30 @@ class Selection:
     dropped: tuple[Mapping[str, str], ...] = ()  # frames of clips that gave no sample, and why
 
 
+def read_drops(path: str | Path) -> Drops:
+    """A table of file, start_s, stop_s and fault, as ``avatar-v-eval votes drop`` writes it.
+    ValueError for another one, and for what is no range."""
+    drops: dict[str, list[tuple[float, float]]] = {}
+    for number, row in read_table(path, ("file", "start_s", "stop_s", "fault")):
+        try:
+            start, stop = float(row["start_s"]), float(row["stop_s"])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+        if not 0 <= start < stop:
+            raise ValueError(f"{path}, line {number}: expected a start before a stop, got {row}")
+        drops.setdefault(row["file"], []).append((start, stop))
+    return drops
+
+
 def select(
     found: CurationResults,
     tier: str,
     limits: Mapping[str, Limit],
     balance: Balance | None = None,
+    drops: Drops | None = None,
 ) -> Selection:
-    """ValueError for a limit on a column that no stage of the plan gives.
+    """ValueError for a limit on a column that no stage of the plan gives, and for ``drops`` of a
+    recording that the run has not.
 
     `NUM_SCENES` is counted last, of the clips that are left: a person whose other scenes were
     dropped has none to draw a reference from.
@@ -75,6 +97,10 @@ def select(
         if column == NUM_SCENES:
             continue
         keep(f"{column} {limit}", limit, lambda clip, column=column: float(clip[column]))
+    if drops is not None:
+        if unknown := sorted(set(drops) - set(found.shots) - set(found.failed)):
+            raise ValueError(f"marked faults are of no recording of this run: {unknown[0]}")
+        keep("no marked faults", Limit(max=0.0), lambda clip: float(_is_marked(clip, drops)))
     keep("no copies", Limit(max=0.0), lambda clip: float(bool(clip["copy_of"])))
     if limit := limits.get(NUM_SCENES):
         scenes: dict[str, set[str]] = {}
@@ -124,6 +150,13 @@ def write_clips(path: Path, found: CurationResults, selections: Sequence[Selecti
 def is_number(value: object) -> bool:
     """Whether a limit can be put on it."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_marked(clip: Clip, drops: Drops) -> bool:
+    ranges = drops.get(clip["file"], ())
+    return any(
+        start < seconds(clip["stop"]) and seconds(clip["start"]) < stop for start, stop in ranges
+    )
 
 
 def _step(what: str, clips: Sequence[Clip]) -> FunnelStep:

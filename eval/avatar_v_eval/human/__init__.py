@@ -1,6 +1,7 @@
-"""Human evaluation (Avatar V §7.3): a rating page, its votes, and what follows from them.
+"""Human evaluation (Avatar V §7.3, §5.3): a rating page, its votes, and what follows from them.
 
-Down the flow: `study` (what is asked) → `items` (what is shown) → `store`, `assign`, `session`
-(who saw and said what) → `server` (the page) → `votes`, `exchange` (records and files) → `exclude`
-→ `aggregate`, `preference`, `agreement` → `report_tables`, `summary`.
+Down the flow: `study` and `questions` (what is asked) → `items` (what is shown) → `tables` and
+`store`, `assign`, `session`, `review` (who saw and said what, and who decided) → `server` (the
+page) → `answers`, `votes`, `exchange` (records and files) → `exclude` → `aggregate`, `preference`,
+`agreement`, `quality`, `labels` → `report_tables`, `summary`.
 """

@@ -13,6 +13,7 @@ from typing import Literal
 import krippendorff
 import numpy as np
 
+from avatar_v_eval.human.ranges import read_ranges
 from avatar_v_eval.human.votes import Vote
 from avatar_v_eval.intervals import pooled_mean, within_unit
 from avatar_v_eval.records import Number
@@ -28,11 +29,11 @@ class Agreement:
     label: str
     alpha: float | None
     equal: Number  # share of pairs of raters with the same answer
-    within_one: Number | None  # mos: share of pairs at most one point apart
+    near: Number | None  # mos: at most one point apart; ranges: an overlap of one half
 
 
 def agreements(votes: Sequence[Vote]) -> list[Agreement]:
-    """One row per MOS dimension (ordinal), then pairs and Turing (nominal)."""
+    """One row per MOS dimension (ordinal) and attribute, and per kind without lines (nominal)."""
     groups: dict[str, list[Vote]] = defaultdict(list)
     for vote in votes:
         groups[vote.dimension or vote.kind].append(vote)
@@ -42,32 +43,41 @@ def agreements(votes: Sequence[Vote]) -> list[Agreement]:
 
 def agreement(label: str, votes: Sequence[Vote]) -> Agreement | None:
     """Agreement on questions of one kind; None where fewer than two questions have two raters."""
-    answers: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    answers: dict[tuple[str, ...], list[Vote]] = defaultdict(list)
     for vote in votes:
-        answers[vote.question].append(vote.answer)
-    shared = [given for given in answers.values() if len(given) > 1]
+        answers[vote.question].append(vote)
+    shared = [list(combinations(given, 2)) for given in answers.values() if len(given) > 1]
     if len(shared) < 2:
         return None
-    ordinal = votes[0].kind == "mos"
-    equal = _share([[a == b for a, b in combinations(given, 2)] for given in shared])
-    within = None
-    if ordinal:
-        near = [[abs(int(a) - int(b)) <= 1 for a, b in combinations(g, 2)] for g in shared]
-        within = _share(near)
-    return Agreement(label, alpha(votes, "ordinal" if ordinal else "nominal"), equal, within)
+    equal = _share([[a.answer == b.answer for a, b in pairs] for pairs in shared])
+    near = None
+    if votes[0].kind in ("mos", "ranges"):
+        near = _share([[a.agrees(b.answer) for a, b in pairs] for pairs in shared])
+    return Agreement(label, alpha_of(votes), equal, near)
 
 
-def alpha(votes: Sequence[Vote], level: Literal["ordinal", "nominal"]) -> float | None:
-    """Krippendorff's alpha over raters and questions, missing votes allowed; None if all agree."""
-    domain = sorted({vote.answer for vote in votes})
-    if len(domain) < 2:
-        return None
-    raters = {name: i for i, name in enumerate(dict.fromkeys(vote.rater for vote in votes))}
-    questions = {key: i for i, key in enumerate(dict.fromkeys(vote.question for vote in votes))}
+def alpha_of(votes: Sequence[Vote]) -> float | None:
+    """Krippendorff's alpha over raters and questions of one kind, missing votes allowed; None if
+    all agree. Ordinal for scores, nominal for choices, and for which faults are marked at all."""
+    named = [vote.answer for vote in votes]
+    if votes[0].kind == "ranges":
+        named = ["+".join(sorted({m.fault for m in read_ranges(answer)})) for answer in named]
+    given = [(v.rater, v.question, answer) for v, answer in zip(votes, named, strict=True)]
+    return _alpha(given, "ordinal" if votes[0].kind == "mos" else "nominal")
+
+
+def _alpha(
+    given: Sequence[tuple[str, tuple[str, ...], str]], level: Literal["ordinal", "nominal"]
+) -> float | None:
+    domain = sorted({answer for _, _, answer in given})
+    raters = {name: i for i, name in enumerate(dict.fromkeys(rater for rater, _, _ in given))}
+    questions = {key: i for i, key in enumerate(dict.fromkeys(key for _, key, _ in given))}
     data = np.full((len(raters), len(questions)), np.nan)
-    for vote in votes:
-        code = int(vote.answer) if level == "ordinal" else domain.index(vote.answer)
-        data[raters[vote.rater], questions[vote.question]] = code
+    for rater, question, answer in given:
+        code = int(answer) if level == "ordinal" else domain.index(answer)
+        data[raters[rater], questions[question]] = code
+    if len(domain) < 2 or not (np.isfinite(data).sum(0) > 1).any():
+        return None
     return float(krippendorff.alpha(reliability_data=data, level_of_measurement=level))
 
 

@@ -8,6 +8,7 @@ own SEI text. Copying also opens every file, so a broken one is found before a r
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 import av
@@ -32,6 +33,13 @@ def blinded_copies(files: Iterable[Path], folder: Path) -> dict[Path, Path]:
             _copy(file, copy)
         copies[file] = copy
     return copies
+
+
+@lru_cache(4096)
+def duration_s(copy: Path) -> float:
+    """Of a copy, as its index states it."""
+    with av.open(str(copy)) as container:
+        return (container.duration or 0) / av.time_base
 
 
 def _copy(source: Path, target: Path) -> None:

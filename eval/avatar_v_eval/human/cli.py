@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from avatar_v.web.guard import LOOPBACK, is_loopback, parse_host
 
 LAST_WORDS_S = 2  # for open connections, when the server ends
+VOTES_HELP = "a file, or postgresql://USER@HOST/DATABASE (STUDY/votes.sqlite)"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -17,8 +18,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "rate",
         help="serve the rating page of a study",
-        description="Serves STUDY to raters until interrupted. Votes go to one SQLite file at "
-        "once; start again with the same file and every session goes on.",
+        description="Serves STUDY to raters until interrupted. Votes go to one SQLite file or to "
+        "PostgreSQL at once; start again with the same place and every session goes on.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -31,8 +32,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="what raters open, such as https://study.example: needed behind a proxy, and where "
         "--host is every address of this machine",
     )
-    add("--votes", metavar="FILE", type=Path, help="(STUDY/votes.sqlite)")
+    add("--votes", metavar="PLACE", help=VOTES_HELP)
     add("--raters", type=int, help="links in all (as many as the study needs)")
+    add("--reviewers", type=int, default=0, help="links of reviewers, who audit answers (0)")
     add("--check", action="store_true", help="check the study and all its videos, serve nothing")
 
 
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from avatar_v_eval.human.assign import num_raters_needed
     from avatar_v_eval.human.blind import blinded_copies
     from avatar_v_eval.human.items import all_items
-    from avatar_v_eval.human.store import StudyStore
+    from avatar_v_eval.human.store import store_of
     from avatar_v_eval.human.study import load_study
 
     study = load_study(args.study)
@@ -63,14 +65,15 @@ def run(args: argparse.Namespace) -> int:
     hosts, origins = reached_by(args.host, args.public)
     with (
         _listening(args.host, args.port) as listener,
-        closing(StudyStore(args.votes or study.root / "votes.sqlite", study.fingerprint)) as store,
+        closing(store_of(study, args.votes)) as store,
     ):
-        store.add_raters(max(0, (args.raters or needed) - len(store.raters())))
+        store.fill_raters(args.raters or needed)
+        store.fill_raters(args.reviewers, tier=2)
         base = origins[0] if origins else f"http://{_shown(args.host)}:{listener.getsockname()[1]}"
         for rater in store.raters():
             progress = f"{rater.state}, {rater.num_answered} of {rater.num_assigned}"
             print(f"{rater.name}  {base}/r/{rater.token}  {progress}")
-        print(f"votes go to {store.path}; Ctrl-C stops, the same command goes on", flush=True)
+        print(f"votes go to {store.place}; Ctrl-C stops, the same command goes on", flush=True)
         app = create_app(study, store, copies, hosts=hosts, origins=origins)
         uvicorn.Server(server_config(app, last_words_s=LAST_WORDS_S)).run(sockets=[listener])
     return 0

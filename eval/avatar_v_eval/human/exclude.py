@@ -1,7 +1,7 @@
 """Whose votes count: every rater that is left out is listed with the reason.
 
-Reasons, in the order they are looked for: withdrawn, failed qualification, unfinished, failed golds
-or traps, too fast. Checks that a rater answered are never part of a result.
+Reasons, in the order they are looked for: withdrawn, failed qualification or calibration,
+unfinished, failed golds or traps, too fast. Checks and audits are never part of a result.
 """
 
 from collections import defaultdict
@@ -30,9 +30,11 @@ def exclusions(
     ``raters`` may lack raters of ``votes`` (files of votes alone): then only answers are judged.
     """
     states = {rater.name: rater for rater in raters}
+    reviewers = {rater.name for rater in raters if rater.tier == 2}
     own: dict[str, list[Vote]] = {rater.name: [] for rater in raters if rater.state != "invited"}
     for vote in votes:
         own.setdefault(vote.rater, []).append(vote)
+    own = {name: given for name, given in own.items() if name not in reviewers}
     found = ((name, _reason(states.get(name), given, rules)) for name, given in own.items())
     return tuple(Exclusion(name, reason) for name, reason in sorted(found) if reason)
 
@@ -48,8 +50,13 @@ def _reason(rater: Rater | None, votes: Sequence[Vote], rules: Rules) -> str:
     if rater and rater.state == "withdrawn":
         return "withdrawn; all votes deleted" if not votes else "withdrawn"
     if rater and rater.state == "failed":
-        return f"failed the qualification: wrong on {_named(_wrong(votes, 'qualification'))}"
-    if rater and rater.state in ("qualifying", "rating") and not rules.count_unfinished:
+        role = "calibration" if any(vote.role == "study" for vote in votes) else "qualification"
+        return f"failed the {role}: wrong on {_named(_wrong(votes, role))}"
+    if (
+        rater
+        and rater.state in ("qualifying", "rating", "recalibrating")
+        and not rules.count_unfinished
+    ):
         return f"unfinished: {rater.num_answered} of {rater.num_assigned} items"
     for role, limit in (("gold", rules.max_wrong_golds), ("trap", rules.max_wrong_traps)):
         wrong = _wrong(votes, role)
@@ -72,7 +79,7 @@ def _wrong(votes: Iterable[Vote], role: str) -> list[str]:
     right: dict[str, bool] = defaultdict(lambda: True)
     for vote in votes:
         if vote.role == role:
-            right[vote.case] &= vote.right
+            right[vote.case] &= not vote.wrong
     return sorted(name for name, good in right.items() if not good)
 
 

@@ -6,8 +6,10 @@ anew from the study whenever they are needed, so nothing about systems is stored
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+from avatar_v_eval.human.questions import chosen
 from avatar_v_eval.human.study import CheckQuestion, Kind, RatedCase, Study
 from avatar_v_eval.human.votes import Role, Vote
 
@@ -35,6 +37,7 @@ class Item:
         return (*self.videos, self.reference) if self.reference else self.videos
 
 
+@lru_cache(16)
 def study_items(study: Study, kind: Kind) -> tuple[Item, ...]:
     """The items of one task, in a fixed order; refused videos have none."""
     task = study.task(kind)
@@ -72,12 +75,14 @@ def item_votes(
     second_on_left: bool,
     duration_s: float,
     time: str,
+    role: Role | None = None,
 ) -> list[Vote]:
-    """One vote per entry of ``answers`` (see ``votes.read_answer``)."""
+    """One vote per entry of ``answers`` (`answers.read_answer`); ``role`` replaces the item's."""
+    known = chosen(item.expected) if item.kind == "attributes" and item.expected else None
     return [
         Vote(
             rater=rater,
-            role=item.role,
+            role=role or item.role,
             kind=item.kind,
             case=item.case,
             condition=item.condition,
@@ -85,7 +90,7 @@ def item_votes(
             second=item.second,
             dimension=dimension,
             answer=answer,
-            expected=item.expected,
+            expected=item.expected if known is None else known.get(dimension, ""),
             second_on_left=second_on_left,
             duration_s=round(duration_s, 3),
             time=time,
@@ -95,7 +100,8 @@ def item_votes(
 
 
 def _item(study: Study, kind: Kind, case: RatedCase, systems: tuple[str, ...]) -> Item:
-    reference = study.path(case.reference) if case.reference and kind != "turing" else None
+    shows = case.reference and kind not in ("turing", "attributes")
+    reference = study.path(case.reference) if case.reference and shows else None
     return Item(
         name="/".join([kind, case.name, *systems]),
         kind=kind,

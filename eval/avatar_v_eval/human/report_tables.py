@@ -8,7 +8,7 @@ figure 11 (bars) those of table 3: ``Table.series()``.
 from collections.abc import Mapping, Sequence
 
 from avatar_v_eval.human.aggregate import Turing, mos, turing, win_rates
-from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension
+from avatar_v_eval.human.questions import SIX_DIMENSIONS, Dimension
 from avatar_v_eval.human.votes import Vote
 from avatar_v_eval.table_view import Column, Table, TableRow, Value
 

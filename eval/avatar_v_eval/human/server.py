@@ -9,6 +9,7 @@ a request. Votes can be sent, not read. `avatar_v.web.guard` stands before all o
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Annotated
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -18,10 +19,11 @@ from fastapi.responses import (
     RedirectResponse,
     Response,
 )
-from pydantic import BaseModel, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from avatar_v.web.guard import Guard
 from avatar_v_eval.human import pages, session
+from avatar_v_eval.human.blind import duration_s
 from avatar_v_eval.human.items import Item, all_items
 from avatar_v_eval.human.store import DuplicateVoteError, StudyStore
 from avatar_v_eval.human.streaming import video_response
@@ -35,11 +37,23 @@ _POLICY = (
 )
 
 
-class Sent(BaseModel):
-    """The body of an answer: the item's id, and what was chosen (``votes.read_answer``)."""
+Times = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
+class SentRange(BaseModel, extra="forbid"):
+    """A range of a clip, in seconds."""
+
+    fault: StrictStr
+    start: Times
+    stop: Times
+
+
+class Sent(BaseModel, extra="forbid"):
+    """The body of an answer: the item's id, and what was chosen (`answers.read_answer`)."""
 
     item: str
-    answer: dict[str, StrictInt | StrictStr]
+    answer: dict[str, StrictInt | StrictStr | Annotated[list[SentRange], Field(max_length=50)]]
+    decision: StrictBool = False  # of a reviewer who was shown that others differ
 
 
 def create_app(
@@ -61,7 +75,7 @@ def create_app(
     items = all_items(study)
     _plain_headers_and_errors(app)
     _add_reading(app, study, store, items, copies, clock_s)
-    _add_writing(app, study, store, items, clock_s)
+    _add_writing(app, study, store, items, copies, clock_s)
     return Guard(app, hosts=hosts, origins=origins, policy=_POLICY)
 
 
@@ -104,10 +118,11 @@ def _add_reading(
 
     @app.get("/r/{token}")
     def page(token: str) -> Response:
-        rater = _rater(store, token)
-        now = session.next_page(study, store, items, rater)
-        if now.screen is not None:
-            store.mark_shown(now.screen.public, clock_s())
+        with store.transaction(is_durable=False):  # what is lost here is only shown again
+            rater = _rater(store, token)
+            now = session.next_page(study, store, items, rater, clock_s())
+            if now.screen is not None and now.screen.shown_s is None:
+                store.mark_shown(now.screen.public, clock_s())
         status = 410 if now.name == "withdrawn" else 200
         return HTMLResponse(pages.render(study, token, now), status)
 
@@ -125,9 +140,13 @@ def _add_writing(
     study: Study,
     store: StudyStore,
     items: dict[str, Item],
+    copies: dict[Path, Path],
     clock_s: Callable[[], float],
 ) -> None:
     """Everything that a rater writes. Each request is one transaction, stored as a whole."""
+
+    def length_s(item: Item) -> float:
+        return duration_s(copies[item.videos[0]])
 
     @app.post("/r/{token}/consent")
     def consent(token: str) -> Response:
@@ -139,7 +158,7 @@ def _add_writing(
     def read(token: str, name: str) -> Response:
         with store.transaction():
             rater = _rater(store, token)
-            now = session.next_page(study, store, items, rater)
+            now = session.next_page(study, store, items, rater, clock_s())
             if name not in (now.kind, "ready"):
                 raise HTTPException(404, "There is nothing here.")
             store.mark_read(rater.name, name)
@@ -151,8 +170,9 @@ def _add_writing(
             rater = _rater(store, token)
             try:
                 feedback = session.answer(
-                    study, store, items, rater, sent.item, sent.answer, clock_s()
-                )
+                    study, store, items, rater, sent.item, sent.model_dump()["answer"], clock_s(),
+                    is_decision=sent.decision, length_s=length_s,
+                )  # fmt: skip
             except LookupError as error:
                 raise HTTPException(404, str(error)) from error
             except DuplicateVoteError as error:
@@ -164,7 +184,14 @@ def _add_writing(
 
     @app.post("/r/{token}/withdraw")
     def withdraw(token: str) -> Response:
-        store.withdraw(_rater(store, token).name)
+        with store.transaction():
+            store.withdraw(_rater(store, token).name)
+        return RedirectResponse(f"/r/{token}", 303)
+
+    @app.post("/r/{token}/more")
+    def more(token: str) -> Response:
+        with store.transaction():
+            session.take_more(study, store, _rater(store, token), clock_s())
         return RedirectResponse(f"/r/{token}", 303)
 
 

@@ -1,13 +1,14 @@
 """A rating study: systems, cases, questions, rules (Avatar V §7.3, §5.3), read from one YAML file.
 
-``STUDY/study.yaml`` names folders of videos, one mp4 per case: ``SYSTEM_FOLDER/CASE.mp4``. All is
-checked here before a server starts: a missing video is one error that names it. What a rater is
-shown is in `items`; who is shown what, in `assign`.
+``STUDY/study.yaml`` names folders of videos, one mp4 per case: ``SYSTEM_FOLDER/CASE.mp4``. A folder
+of clips for training is such a system, too. All is checked before a server starts (`study_checks`).
+The lines of a question are in `questions`; what a rater is shown, in `items`; who is shown what, in
+`assign`.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -15,36 +16,27 @@ from typing import Annotated, Literal, get_args
 from avatar_v.base.outside import read_yaml
 from avatar_v.base.paths import below
 from avatar_v.base.stored import MAX_SIZE, Within, built
+from avatar_v_eval.human.questions import (
+    ATTRIBUTES,
+    FAULTS,
+    SIX_DIMENSIONS,
+    Attribute,
+    Dimension,
+    Fault,
+)
 
-Kind = Literal["mos", "pair", "turing"]
-CheckRole = Literal["qualification", "gold", "trap"]
+Kind = Literal["mos", "pair", "turing", "ranges", "attributes"]
+CheckRole = Literal["qualification", "calibration", "gold", "trap"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+PAIRED: tuple[Kind, ...] = ("pair", "turing")
 
 Seed = Annotated[int, Within(-(2**63), 2**63 - 1)]
 Seconds = Annotated[float, Within(0, MAX_SIZE)]
+Share = Annotated[float, Within(0, 1)]
+Money = Annotated[float, Within(0, MAX_SIZE)]
 
 VIDEO_SUFFIX = ".mp4"
 """One container for every system, else the content type would tell systems apart."""
-
-
-@dataclass(frozen=True)
-class Dimension:
-    """One line of the five-point scale. ``key`` goes to files, ``title`` and ``hint`` to raters."""
-
-    key: str
-    title: str
-    hint: str
-
-
-SIX_DIMENSIONS = (
-    Dimension("identity", "Identity", "The same person as in the reference clip"),
-    Dimension("lip_sync", "Lip sync", "The mouth fits the words, in shape and in time"),
-    Dimension("motion_naturalness", "Natural motion", "Head, face and body move as people do"),
-    Dimension("motion_consistency", "Own motion", "Moves like this person does in the reference"),
-    Dimension("artifacts", "Clean picture", "No flicker, melting teeth, warped hands or edges"),
-    Dimension("visual", "Visual quality", "Sharp, well lit, pleasant to look at"),
-)
-"""The six dimensions of Avatar V §7.3.1 (table 2), in its order."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class RatedCase:
 
 @dataclass(frozen=True)
 class StudyTask:
-    """One kind of question about systems: one system a question (mos) or two (pair, turing).
+    """One kind of question about systems: two systems a question (`PAIRED`), or one.
 
     In a Turing pair the second system is the real footage.
     """
@@ -75,6 +67,8 @@ class StudyTask:
     compared: tuple[tuple[str, ...], ...]
     raters_per_item: int  # every video or pair gets at least so many
     items_per_rater: int  # every rater gets exactly so many, or all if there are fewer
+    pay: Money = 0.0  # for an item, in whatever currency
+    trusted: bool = False  # only for raters whose audits are good: better paid work
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,8 @@ class CheckQuestion:
     """A question with a known answer; raters cannot tell it from the others, unless ``note`` does.
 
     ``expected`` is for mos "low-high", asked of every dimension; for pair and turing the place in
-    ``videos`` of the right one, "first" or "second", or "tie". In turing the real one is right.
+    ``videos`` of the right one, "first" or "second", or "tie". In turing the real one is right. For
+    ranges it is as `ranges` has it, for attributes "emotion=happy gaze=camera".
     """
 
     name: str
@@ -91,7 +86,7 @@ class CheckQuestion:
     videos: tuple[Path, ...]
     expected: str
     reference: Path | None = None
-    why: str = ""  # shown after a qualification answer
+    why: str = ""  # shown after an answer of the qualification or calibration
     note: str = ""  # shown with the item: the text of an instructed trap
 
 
@@ -100,10 +95,22 @@ class Rules:
     """When a rater's votes do not count. All limits are inclusive."""
 
     min_seconds: Seconds  # median time a rater needs for an item; below is too fast
-    max_wrong_qualification: int
+    max_wrong_qualification: int  # and of a round of calibration
     max_wrong_golds: int
     max_wrong_traps: int
     count_unfinished: bool = False
+
+
+@dataclass(frozen=True)
+class Audits:
+    """How reviewers look after raters (Avatar V §5.3). Nobody is audited at a ``share`` of 0."""
+
+    share: Share = 0.0  # of answers, drawn at random
+    min_agreement: Share = 0.85  # of audited answers; below it comes a round of calibration
+    min_audited: Annotated[int, Within(1, MAX_SIZE)] = 10  # answers, before anybody is judged
+    calibration_items: Annotated[int, Within(1, MAX_SIZE)] = 3  # of a round
+    bonus: Share = 0.0  # of the pay, at full agreement; none at ``min_agreement``
+    batches: bool = False  # who is done may take more, while items lack raters
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,11 @@ class Study:
     cases: tuple[RatedCase, ...]
     tasks: tuple[StudyTask, ...]
     rules: Rules
+    faults: tuple[Fault, ...] = FAULTS
+    attributes: tuple[Attribute, ...] = ATTRIBUTES
     checks: tuple[CheckQuestion, ...] = ()
+    audits: Audits = Audits()
+    guidelines: tuple[tuple[Kind, Path], ...] = ()  # Markdown, in place of what ships
     refused: tuple[tuple[str, str], ...] = ()
 
     def video(self, system: str, case: str) -> Path:
@@ -138,7 +149,11 @@ class Study:
     @property
     def fingerprint(self) -> str:
         """Changes with what is asked, so that votes of another study are not mixed in."""
-        known = dataclasses.replace(self, root=Path(), title="", rules=Rules(0, 0, 0, 0))
+        tasks = tuple(dataclasses.replace(task, pay=0.0, trusted=False) for task in self.tasks)
+        known = dataclasses.replace(
+            self, root=Path(), title="", rules=Rules(0, 0, 0, 0), audits=Audits(), guidelines=(),
+            tasks=tasks,
+        )  # fmt: skip
         return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
@@ -152,6 +167,8 @@ def load_study(path: Path | str) -> Study:
     file = path / "study.yaml" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"no study at {path}: expected a study.yaml or a folder that holds one")
+    from avatar_v_eval.human.study_checks import check_study
+
     found = built(_StudyFile, read_yaml(file, "study"), where=file, sparse=True)
     try:
         study = found.study(file.parent.resolve())
@@ -159,86 +176,6 @@ def load_study(path: Path | str) -> Study:
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     return study
-
-
-def check_study(study: Study) -> None:
-    """Raises ValueError for the first fault of a study, the missing video named."""
-    _no_twins("system", [system.name for system in study.systems])
-    _no_twins("case", [case.name for case in study.cases])
-    _no_twins("check", [check.name for check in study.checks])
-    _no_twins("dimension", [dimension.key for dimension in study.dimensions])
-    _no_twins("task of a kind", [task.kind for task in study.tasks])
-    if not study.tasks:
-        raise ValueError("a study needs at least one task, got none")
-    for task in study.tasks:
-        _check_task(task, [system.name for system in study.systems])
-    for check in study.checks:
-        _check_check(check, study)
-    _check_nothing_empty(study)
-    for path in _needed_files(study):
-        if not path.is_file() or not path.stat().st_size:
-            raise ValueError(f"video {path} is missing or empty; list it under refused, or add it")
-    _check_references(study)
-
-
-def _needed_files(study: Study) -> list[Path]:
-    names = dict.fromkeys(name for task in study.tasks for pair in task.compared for name in pair)
-    files = [
-        study.video(name, case.name)
-        for case in study.cases
-        for name in names
-        if (name, case.name) not in study.refused
-    ]
-    files += [study.path(case.reference) for case in study.cases if case.reference]
-    for check in study.checks:
-        files += [study.path(video) for video in check.videos]
-        files += [study.path(check.reference)] if check.reference else []
-    return files
-
-
-def _check_task(task: StudyTask, systems: Sequence[str]) -> None:
-    width = 1 if task.kind == "mos" else 2
-    for names in task.compared:
-        if len(names) != width or len(set(names)) != width:
-            raise ValueError(f"a {task.kind} task compares {width} systems, got {names}")
-        if unknown := sorted(set(names) - set(systems)):
-            raise ValueError(f"task {task.kind} names unknown systems {unknown}, not in {systems}")
-    if not task.compared or task.raters_per_item < 1 or task.items_per_rater < 1:
-        raise ValueError(f"task {task.kind} needs systems, raters and items, got {task}")
-
-
-def _check_references(study: Study) -> None:
-    """Identity and own motion are judged against a clip; a check without one would stand out."""
-    lacking = [case.name for case in study.cases if not case.reference]
-    if study.task("mos") and study.dimensions == SIX_DIMENSIONS and lacking:
-        raise ValueError(f"mos on the six dimensions needs a reference clip, none for {lacking}")
-    plain = [c.name for c in study.checks if c.kind != "turing" and not c.reference]
-    if plain and not lacking:
-        raise ValueError(f"raters would know checks by their missing reference clip: {plain}")
-
-
-def _check_nothing_empty(study: Study) -> None:
-    for task in study.tasks:
-        pairs = [(names, case.name) for names in task.compared for case in study.cases]
-        if all(any((n, case) in study.refused for n in names) for names, case in pairs):
-            raise ValueError(f"task {task.kind} has no case with all its videos")
-
-
-def _check_check(check: CheckQuestion, study: Study) -> None:
-    where = f"check {check.name!r}"
-    if study.task(check.kind) is None:
-        raise ValueError(f"{where} is of kind {check.kind}, which the study does not ask")
-    if len(check.videos) != (1 if check.kind == "mos" else 2):
-        raise ValueError(f"{where} of kind {check.kind} has {len(check.videos)} videos")
-    ranges = [f"{low}-{high}" for low in range(1, 6) for high in range(low, 6)]
-    choices = ["first", "second"] + (["tie"] if check.kind == "pair" else [])
-    if check.expected not in (ranges if check.kind == "mos" else choices):
-        raise ValueError(f"{where} expects {check.expected!r}: mos takes low-high, pairs {choices}")
-
-
-def _no_twins(what: str, names: Sequence[str]) -> None:
-    if twins := sorted({name for name in names if list(names).count(name) > 1}):
-        raise ValueError(f"{what} named twice: {twins}")
 
 
 @dataclass(frozen=True)
@@ -250,12 +187,15 @@ class _TaskFile:
     items_per_rater: int
     systems: tuple[str, ...] | None = None
     pairs: tuple[tuple[str, ...], ...] | None = None
+    pay: Money = 0.0
+    trusted: bool = False
 
     def task(self) -> StudyTask:
         if (self.systems is None) == (self.pairs is None):
             raise ValueError(f"task {self.kind} needs either systems or pairs")
         compared = self.pairs or tuple((name,) for name in self.systems or ())
-        return StudyTask(self.kind, compared, self.raters_per_item, self.items_per_rater)
+        numbers = (self.raters_per_item, self.items_per_rater, self.pay, self.trusted)
+        return StudyTask(self.kind, compared, *numbers)
 
 
 @dataclass(frozen=True)
@@ -270,7 +210,11 @@ class _StudyFile:
     tasks: tuple[_TaskFile, ...]
     rules: Rules
     dimensions: tuple[Dimension, ...] = SIX_DIMENSIONS
+    faults: tuple[Fault, ...] = FAULTS
+    attributes: tuple[Attribute, ...] = ATTRIBUTES
     checks: tuple[CheckQuestion, ...] = ()
+    audits: Audits = Audits()
+    guidelines: Mapping[Kind, Path] = field(default_factory=dict)
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def study(self, root: Path) -> Study:
@@ -280,6 +224,7 @@ class _StudyFile:
                 "root": root,
                 "systems": tuple(StudySystem(*pair) for pair in self.systems.items()),
                 "tasks": tuple(task.task() for task in self.tasks),
+                "guidelines": tuple(self.guidelines.items()),
                 "refused": tuple((name, case) for name, of in self.refused.items() for case in of),
             }
         )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from avatar_v_eval.human.agreement import agreements
 from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.preference import NoScaleError, preference
+from avatar_v_eval.human.questions import SIX_DIMENSIONS, Dimension
 from avatar_v_eval.human.report_tables import mos_table, turing_table, win_table
-from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension, Study
+from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Rater, Vote
 from avatar_v_eval.table_view import Column, Table, TableRow
 
@@ -58,11 +59,13 @@ def preference_table(votes: Sequence[Vote]) -> Table:
 def agreement_table(votes: Sequence[Vote], note: str) -> Table:
     """Krippendorff's alpha and raw agreement."""
     percent = {"digits": 0, "scale": 100.0, "unit": "%"}
-    columns = (Column("Alpha"), Column("Equal", **percent), Column("Within 1", **percent))
-    rows = tuple(
-        TableRow(row.label, (row.alpha, row.equal, row.within_one)) for row in agreements(votes)
+    columns = (Column("Alpha"), Column("Equal", **percent), Column("Near", **percent))
+    rows = tuple(TableRow(row.label, (row.alpha, row.equal, row.near)) for row in agreements(votes))
+    notes = (
+        note,
+        "Alpha: ordinal for scores, nominal else; for ranges of the faults named. "
+        "Near: scores within 1, ranges that overlap by one half. Target: 85 % equal.",
     )
-    notes = (note, "Alpha: ordinal for scores, nominal for choices. Target: 85 % equal.")
     return Table("Agreement of raters", "Question", columns, rows, notes, True, "agreement")
 
 

@@ -1,8 +1,9 @@
 """Pairwise votes of a study as shards of pairs: what DPO and the preference model are trained on.
 
-Every vote that counts becomes a pair (avatar_v.shards.pairs): the two videos as the rater saw them,
-left before right, their sound, the motion that is read from both, and the case's reference clip.
-Nobody knows the true motion, so the clip's is that of the first video.
+Every vote that counts becomes a pair (avatar_v.shards.pairs), and where reviewers decided their
+label alone: the two videos as they were seen, left before right, their sound, the motion that is
+read from both, and the case's reference clip. Nobody knows the true motion, so the clip's is that
+of the first video.
 """
 
 import os
@@ -38,6 +39,7 @@ from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME, num_l
 from avatar_v_data.import_plan import split_persons
 from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.items import Item, study_items
+from avatar_v_eval.human.labels import with_decisions
 from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Rater, Vote
 
@@ -122,7 +124,8 @@ def _pair_votes(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) ->
         asked = ", ".join(task.kind for task in study.tasks)
         raise ValueError(f"study {study.name} asks no pairwise question (it asks {asked})")
     excluded = exclusions(raters, votes, study.rules)
-    chosen = [vote for vote in counted(votes, excluded) if vote.kind == "pair"]
+    said = with_decisions(votes, counted(votes, excluded))
+    chosen = [vote for vote in said if vote.kind == "pair"]
     if not chosen:
         num = sum(vote.kind == "pair" and vote.role == "study" for vote in votes)
         why = "".join(f"; {left_out.rater}: {left_out.reason}" for left_out in excluded)

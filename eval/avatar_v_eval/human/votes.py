@@ -1,21 +1,24 @@
 """Votes and raters as records: what was asked, what was answered, by whom, when.
 
-One vote is one answer: a MOS item makes one vote per dimension, a pair or a Turing item one.
+One vote is one answer: a MOS item makes one vote per dimension, an item of attributes one per
+attribute, others one.
 Answers name systems' places (first, second), never screen sides, so votes need no further key.
-Storage is in `store`, files in `exchange`.
+A reviewer's blind answer has the role "audit", what he or she decides then the role "label". What
+pages send is in `answers`, storage in `store`, files in `exchange`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from avatar_v.base import checks
 from avatar_v.shards.pairs import MAX_WORDS
-from avatar_v_eval.human.study import KINDS, Dimension, Kind
+from avatar_v_eval.human.questions import KEY
+from avatar_v_eval.human.ranges import LEAST_OVERLAP, is_met, overlap, read_ranges
+from avatar_v_eval.human.study import KINDS, Kind
 
-Role = Literal["study", "qualification", "gold", "trap"]
+Role = Literal["study", "qualification", "calibration", "gold", "trap", "audit", "label"]
 ROLES: tuple[Role, ...] = get_args(Role)
-State = Literal["invited", "qualifying", "rating", "done", "failed", "withdrawn"]
+State = Literal["invited", "qualifying", "rating", "recalibrating", "done", "failed", "withdrawn"]
 STATES: tuple[State, ...] = get_args(State)
 
 SCORES = ("1", "2", "3", "4", "5")
@@ -24,6 +27,8 @@ CHOICES: dict[Kind, tuple[str, ...]] = {
     "pair": ("first", "second", "tie"),
     "turing": ("first", "second"),  # the one that the rater takes for real; the second is
 }
+BY_LINE = ("mos", "attributes")
+"""Kinds with a vote for each line of the page."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,8 @@ class Vote:
     case: str
     condition: str
     first: str  # the system, or "" in a check
-    second: str  # the other system of a pair, "" in mos
-    dimension: str  # of mos, else ""
+    second: str  # the other system of a pair, else ""
+    dimension: str  # of mos and attributes, else ""
     answer: str
     expected: str = ""  # of a check
     second_on_left: bool = False  # which side the first system was shown on
@@ -57,11 +62,15 @@ class Vote:
             )
         if self.kind not in KINDS or self.role not in ROLES:
             raise ValueError(f"a vote has kind {KINDS} and role {ROLES}, got {self}")
-        if self.answer not in CHOICES[self.kind]:
+        if self.kind == "ranges":
+            read_ranges(self.answer)
+        elif self.kind == "attributes" and not KEY.fullmatch(self.answer):
+            raise ValueError(f"an attribute's value has a-z, 0-9 and _, got {self.answer!r:.60}")
+        elif self.answer not in CHOICES.get(self.kind, (self.answer,)):
             raise ValueError(
                 f"an answer of kind {self.kind} is one of {CHOICES[self.kind]}, got {self.answer!r}"
             )
-        if not self.rater or not self.case or (self.kind == "mos") != bool(self.dimension):
+        if not self.rater or not self.case or (self.kind in BY_LINE) != bool(self.dimension):
             raise ValueError(f"a vote names rater and case, and in mos its dimension, got {self}")
 
     @property
@@ -82,7 +91,30 @@ class Vote:
         if self.kind == "mos":
             low, high = self.expected.split("-")
             return int(low) <= int(self.answer) <= int(high)
-        return self.answer == self.expected
+        return (
+            is_met(self.answer, self.expected)
+            if self.kind == "ranges"
+            else (self.answer == self.expected)
+        )
+
+    @property
+    def wrong(self) -> bool:
+        """Whether there is a known answer, and it is another."""
+        return bool(self.expected) and not self.right
+
+    def agrees(self, answer: str) -> bool:
+        """Whether another answer to the same question is as good as equal: scores within one
+        point, ranges that overlap by `LEAST_OVERLAP`, the same choice."""
+        if self.kind == "mos":
+            return abs(self.score - int(answer)) <= 1
+        if self.kind == "ranges":
+            return overlap(read_ranges(self.answer), read_ranges(answer)) >= LEAST_OVERLAP
+        return self.answer == answer
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Equal for all votes on one question: of raters, of audits and labels."""
+        return self.question[1:]
 
     @property
     def score(self) -> int:
@@ -100,34 +132,5 @@ class Rater:
     state: State
     num_assigned: int = 0
     num_answered: int = 0
-
-
-def read_answer(
-    kind: Kind, answer: object, dimensions: tuple[Dimension, ...], second_on_left: bool
-) -> dict[str, str]:
-    """The answers that a page sent, as ``dimension → answer`` (``"" → answer`` for pairs).
-
-    The page sends {"identity": 4, …} with all dimensions for mos and {"choice": "left"} for pairs;
-    sides become places here. Raises ValueError saying what is wrong.
-    """
-    if not isinstance(answer, Mapping):
-        raise ValueError(f"an answer is a mapping, got {type(answer).__name__}")
-    if kind == "mos":
-        keys = [dimension.key for dimension in dimensions]
-        if sorted(map(str, answer)) != sorted(keys):
-            raise ValueError(f"expected a score for each of {keys}, got {sorted(map(str, answer))}")
-        wrong = {key: value for key, value in answer.items() if not _is_score(value)}
-        if wrong:
-            raise ValueError(f"a score is a whole number from 1 to 5, got {wrong}")
-        return {key: str(answer[key]) for key in keys}
-    choice = answer.get("choice")
-    sides = ("left", "right", "tie")[: len(CHOICES[kind])]
-    if set(answer) != {"choice"} or choice not in sides:
-        raise ValueError(f"a choice is one of {sides}, got {dict(answer)}")
-    if choice == "tie":
-        return {"": "tie"}
-    return {"": "second" if (choice == "left") == second_on_left else "first"}
-
-
-def _is_score(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 5
+    tier: int = 1  # 2: a reviewer
+    calibrated: str = ""  # when last (`Vote.time`)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +14,13 @@ from avatar_v_eval.human.counts import (
     scores_as_votes,
 )
 from avatar_v_eval.human.exchange import read_votes
+from avatar_v_eval.human.questions import SIX_DIMENSIONS, Dimension
 from avatar_v_eval.human.report_tables import mos_table, objective_table, turing_table, win_table
-from avatar_v_eval.human.store import StudyStore
-from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension, load_study
+from avatar_v_eval.human.store import STORE_FILE, store_of
+from avatar_v_eval.human.study import load_study
 from avatar_v_eval.human.summary import agreement_table, preference_table, result_tables, summary
 from avatar_v_eval.human.votes import Vote
 from avatar_v_eval.table_view import Table
-
-VOTES = "votes.sqlite"
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,11 @@ def read_human(path: Path) -> Human:
 
 def _of_study(path: Path) -> Human:
     study = load_study(path)
-    file = study.root / VOTES
+    file = study.root / STORE_FILE
     if not file.is_file():
-        raise ValueError(f"{study.root} has no {VOTES}: nobody has voted yet")
-    store = StudyStore(file, study.fingerprint)
-    try:
+        raise ValueError(f"{study.root} has no {STORE_FILE}: nobody has voted yet")
+    with closing(store_of(study, file)) as store:
         tables = summary(study, store.votes(), store.raters())
-    finally:
-        store.close()
     return Human(tuple(tables), "study", study.name, study.fingerprint)
 
 

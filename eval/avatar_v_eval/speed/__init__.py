@@ -6,6 +6,7 @@ SPEEDS = {
     "live": "first frame, steady rate and jitter on a sound at its own pace",
     "plan": "memory and operations that `avatar-v plan` foresees, against a real step",
     "device": "training, a denoising step, references and a change of networks, on one card",
+    "rating": "a hundred raters at once on the rating page, through kills of its servers",
     "full_size": "a chunk at full size: first frame, rate and memory",
 }
 """Name → one line, in the order of the list."""

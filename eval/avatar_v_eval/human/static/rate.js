@@ -32,8 +32,10 @@ function startItem() {
   const rows = all(".dimension", rate);
   const send = one("[data-act=send]"), hint = one("#hint"), seek = one("#seek");
   const lead = videos[0];
+  const kind = rate.dataset.kind;
   const seen = new Set();
   const answer = {};
+  const own = rate.dataset.own ? JSON.parse(rate.dataset.own) : null; // a reviewer decides
   let active = 0, busy = false, broken = false;
 
   // ---- players: the others follow the first one ----
@@ -73,6 +75,7 @@ function startItem() {
     const length = Math.max(...videos.map((v) => v.duration || 0));
     if (length && document.activeElement !== seek)
       seek.value = (1000 * Math.max(...videos.map((v) => v.currentTime))) / length;
+    if (marking) marking.now();
     requestAnimationFrame(keepStep);
   }
   seek.addEventListener("input", () => {
@@ -98,13 +101,18 @@ function startItem() {
 
   // ---- answers ----
   function tell(text, wrong = false) { hint.textContent = text; hint.classList.toggle("wrong", wrong); }
-  function complete() { return rows.length ? Object.keys(answer).length === rows.length : "choice" in answer; }
+  function complete() {
+    if (rows.length) return Object.keys(answer).length === rows.length;
+    return "choice" in answer || "ranges" in answer;
+  }
+  const asked = { mos: "Give each line a number from 1 to 5", attributes: "Choose one in each line",
+    ranges: "Mark a fault, or say that there is none" }[kind] || "Choose with the arrow keys";
   function ready() {
-    const watched = videos.every((v) => seen.has(v));
+    const watched = own || videos.every((v) => seen.has(v));
     send.disabled = busy || broken || !watched || !complete();
     if (broken || busy) return;
     if (!watched) tell("Watch to the end first: press space");
-    else if (!complete()) tell(rows.length ? "Give each line a number from 1 to 5" : "Choose with the arrow keys");
+    else if (!complete()) tell(asked);
     else tell("");
   }
   function choose(choice) {
@@ -114,15 +122,20 @@ function startItem() {
     all("[data-choice]").forEach((b) => b.classList.toggle("chosen", b === button));
     ready();
   }
-  function score(row, value) {
-    answer[row.dataset.dimension] = value;
-    all("button", row).forEach((b) => {
-      b.classList.toggle("chosen", Number(b.dataset.score) === value);
-      b.setAttribute("aria-checked", Number(b.dataset.score) === value);
-    });
+  function score(row, button) {
+    if (!button) return;
+    const value = button.dataset.value;
+    answer[row.dataset.dimension] = kind === "mos" ? Number(value) : value;
+    pick(all("button", row), button);
     const next = rows.findIndex((r) => !(r.dataset.dimension in answer));
     activate(next < 0 ? rows.indexOf(row) : next);
     ready();
+  }
+  function pick(buttons, chosen) {
+    buttons.forEach((b) => {
+      b.classList.toggle("chosen", b === chosen);
+      b.setAttribute("aria-checked", b === chosen);
+    });
   }
   function activate(index) {
     active = Math.max(0, Math.min(rows.length - 1, index));
@@ -137,7 +150,7 @@ function startItem() {
       const response = await fetch(rate.dataset.base + "/answer", {
         method: "POST",
         headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ item: rate.dataset.item, answer }),
+        body: JSON.stringify({ item: rate.dataset.item, answer, decision: own !== null }),
       });
       const said = await response.json();
       if (response.status === 409) { location.reload(); return; }
@@ -158,32 +171,123 @@ function startItem() {
   }
 
   // ---- mouse and keys ----
-  const acts = { play: toggle, again, sound: swapSound, reference: playReference, send: submit,
+  const marking = kind === "ranges" ? rangeMarks(lead, answer, ready) : null;
+  const acts = { ...(marking && marking.acts), play: toggle, again, sound: swapSound, reference: playReference, send: submit,
     next: () => one("#feedback").close() };
   all("[data-act]").forEach((b) => b.addEventListener("click", () => { acts[b.dataset.act](); b.blur(); }));
   all("[data-choice]").forEach((b) => b.addEventListener("click", () => { choose(b.dataset.choice); b.blur(); }));
   rows.forEach((row) => all("button", row).forEach((b) =>
-    b.addEventListener("click", () => { score(row, Number(b.dataset.score)); b.blur(); })));
+    b.addEventListener("click", () => { score(row, b); b.blur(); })));
 
   const keys = { " ": toggle, r: again, m: swapSound, f: playReference, enter: submit,
     "?": () => one("#help").showModal() };
-  const pairKeys = { a: "left", arrowleft: "left", b: "right", arrowright: "right", t: "tie", arrowdown: "tie" };
+  const sides = { a: "left", arrowleft: "left", b: "right", arrowright: "right", t: "tie", arrowdown: "tie" };
+  const pairKeys = Object.fromEntries(Object.entries(sides).map(([key, side]) => [key, () => choose(side)]));
+  const rowKeys = { arrowup: () => activate(active - 1), arrowdown: () => activate(active + 1) };
+  for (let i = 1; i < 10; i++) rowKeys[i] = () => score(rows[active], all("button", rows[active])[i - 1]);
+  const keysOf = marking ? marking.keys : rows.length ? rowKeys : pairKeys;
   document.addEventListener("keydown", (event) => {
     if (one("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
     const key = event.key.toLowerCase();
-    const known = key in keys || (rows.length ? /^([1-5]|arrow(up|down))$/.test(key) : key in pairKeys);
+    const known = key in keys || key in keysOf;
     const elsewhere = focusedControl();
     if (!known || (elsewhere && (key === "enter" || key === " "))) return;
     event.preventDefault();
-    if (event.repeat) return;
-    if (key in keys) keys[key]();
-    else if (!rows.length) choose(pairKeys[key]);
-    else if (key === "arrowup") activate(active - 1);
-    else if (key === "arrowdown") activate(active + 1);
-    else score(rows[active], Number(key));
+    if (event.repeat && !(marking && key.startsWith("arrow"))) return;
+    (keys[key] || keysOf[key])();
   });
 
+  if (own && marking) marking.load(own.ranges);
+  else if (own && own.choice) choose(own.choice);
+  else if (own) rows.forEach((row) => score(row, one(`[data-value="${own[row.dataset.dimension]}"]`, row)));
   if (rows.length) activate(0);
   marks();
   requestAnimationFrame(keepStep);
+}
+
+// ranges: a fault is chosen, then its start and its end; nothing marked is said by a button of its own
+function rangeMarks(video, answer, changed) {
+  const STEP_S = 0.1;
+  const faults = all("[data-fault]"), list = one("#marks"), track = one("#track"), shown = one("#now");
+  let marks = [], fault = null, start = null;
+
+  const at = () => Math.round(100 * Math.min(video.currentTime, video.duration || 0)) / 100;
+  function choose(button) {
+    if (!button) return;
+    fault = button;
+    faults.forEach((b) => {
+      b.classList.toggle("chosen", b === button);
+      b.setAttribute("aria-checked", b === button);
+    });
+  }
+  function begin() { start = at(); draw(); }
+  function end() {
+    const stop = at();
+    if (!fault || start === null || stop <= start) {
+      note(!fault ? "Choose the kind of fault first" : start === null ? "Press S at its start first" : "It must end after its start");
+      return;
+    }
+    marks.push({ fault: fault.dataset.fault, start, stop });
+    start = null;
+    settle(marks);
+  }
+  function undo() {
+    if (start !== null) { start = null; draw(); return; }
+    marks.pop();
+    settle(marks.length ? marks : undefined);
+  }
+  function clean() { marks = []; start = null; settle(marks); }
+  function settle(ranges) {
+    if (ranges) answer.ranges = ranges; else delete answer.ranges;
+    draw();
+    changed();
+  }
+  function note(text) { one("#hint").textContent = text; }
+  function title(key) { return faults.find((b) => b.dataset.fault === key).dataset.title; }
+
+  function draw() {
+    one("[data-act=clean]").classList.toggle("chosen", "ranges" in answer && !marks.length);
+    one("[data-act=start]").classList.toggle("chosen", start !== null);
+    list.replaceChildren(...marks.map((mark, i) => {
+      const line = document.createElement("li"), go = document.createElement("button");
+      const away = document.createElement("button");
+      go.type = away.type = "button";
+      go.textContent = `${title(mark.fault)}  ${mark.start.toFixed(2)} – ${mark.stop.toFixed(2)} s`;
+      go.addEventListener("click", () => { video.currentTime = mark.start; go.blur(); });
+      away.textContent = "✕";
+      away.setAttribute("aria-label", "take this mark away");
+      away.addEventListener("click", () => {
+        marks.splice(i, 1);
+        settle(marks.length ? marks : undefined);
+      });
+      line.append(go, away);
+      return line;
+    }));
+    const open = start === null ? [] : [{ start, stop: Math.max(start, at()), open: true }];
+    const length = video.duration || 1;
+    track.replaceChildren(...[...marks, ...open].map((mark) => {
+      const bar = document.createElement("i");
+      bar.style.left = `${(100 * mark.start) / length}%`;
+      bar.style.width = `${(100 * (mark.stop - mark.start)) / length}%`;
+      bar.classList.toggle("open", Boolean(mark.open));
+      return bar;
+    }));
+  }
+  function step(by) {
+    video.pause();
+    video.currentTime = Math.max(0, Math.min(video.duration || 0, video.currentTime + by));
+  }
+
+  faults.forEach((b) => b.addEventListener("click", () => { choose(b); b.blur(); }));
+  const keys = { s: begin, e: end, backspace: undo, 0: clean, arrowleft: () => step(-STEP_S), arrowright: () => step(STEP_S) };
+  faults.forEach((b, i) => { keys[i + 1] = () => choose(b); });
+  return {
+    keys,
+    acts: { start: begin, stop: end, undo, clean },
+    now() {
+      shown.textContent = `${at().toFixed(2)} s`;
+      if (start !== null) draw();
+    },
+    load(ranges) { marks = ranges; settle(marks); },
+  };
 }
