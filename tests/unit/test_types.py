@@ -53,5 +53,5 @@ def test_the_loader_of_torch_pins_every_tensor_of_a_batch(monkeypatch: pytest.Mo
     assert batch.reference is not None
     for each in (batch, batch.reference):
         tensors = [value for value in vars(each).values() if isinstance(value, torch.Tensor)]
-        assert len(tensors) == 6
+        assert len(tensors) == 7
         assert all(any(value is other for other in pinned) for value in tensors)

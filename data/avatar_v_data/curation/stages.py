@@ -93,7 +93,7 @@ class Clip:
     number: int
     start: int
     stop: int
-    frames: Sequence[Frame]
+    frames: Sequence[Any]  # of Frame, read when they are asked for: ValueError where one cannot be
 
     def stacked(self) -> Frames:
         return torch.stack(list(self.frames))
