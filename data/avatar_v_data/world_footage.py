@@ -306,8 +306,8 @@ def spoilt(frames: Frames, fault: Fault, seed: int) -> Frames:
         case "choppy":
             return frames[torch.arange(num) // HELD_FRAMES * HELD_FRAMES]
         case "light":
-            ends = LIGHT if torch.rand((), generator=draw) < 0.5 else LIGHT[::-1]
-            light = torch.linspace(*ends, num)
+            light = torch.linspace(*LIGHT, num)
+            light = light if torch.rand((), generator=draw) < 0.5 else light.flip(0)
         case "flicker":
             light = 1 + FLICKER * torch.randn(num, generator=draw)
         case _:

@@ -202,7 +202,8 @@ def as_html(table: Table, number: int | None = None) -> str:
 
 def as_csv(table: Table) -> str:
     """The plain numbers of a table; an interval has two columns of its own."""
-    heads, rows = [table.corner], [[row.label] for row in table.rows]
+    heads = [table.corner]
+    rows: list[list[float | str | None]] = [[row.label] for row in table.rows]
     for j, column in enumerate(table.columns):
         values = [row.values[j] for row in table.rows]
         has_interval = any(isinstance(value, Number) for value in values)
