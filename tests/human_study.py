@@ -23,7 +23,8 @@ from avatar_v_eval.human.blind import blinded_copies
 from avatar_v_eval.human.items import all_items
 from avatar_v_eval.human.server import create_app
 from avatar_v_eval.human.store import StudyStore
-from avatar_v_eval.human.study import Study, load_study
+from avatar_v_eval.human.study import Study
+from avatar_v_eval.human.study_file import load_study
 
 SYSTEMS = ("ours", "rival", "weak", "footage")
 

@@ -12,7 +12,7 @@ import yaml
 
 from avatar_v.media.writer import Mp4Writer
 from avatar_v_eval.human.store import StudyStore
-from avatar_v_eval.human.study import load_study
+from avatar_v_eval.human.study_file import load_study
 from avatar_v_eval.human.votes import Vote
 
 VOTES = "votes.sqlite"

@@ -17,7 +17,7 @@ from avatar_v_eval.human.assign import rating_plan
 from avatar_v_eval.human.exclude import exclusions
 from avatar_v_eval.human.quality import agreement_with, audited, leaderboard
 from avatar_v_eval.human.store import StudyStore
-from avatar_v_eval.human.study import load_study
+from avatar_v_eval.human.study_file import load_study
 from human_study import (
     LINES,
     SYSTEMS,

@@ -13,7 +13,7 @@ import pytest
 from avatar_v_eval.human.aggregate import mos, turing
 from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.preference import preference
-from avatar_v_eval.human.study import load_study
+from avatar_v_eval.human.study_file import load_study
 from human_study import SYSTEMS, ScriptedRater, Shown, Site, make_study, serve, study_yaml
 
 SECRETS = (

@@ -24,7 +24,8 @@ from avatar_v_eval.human.items import all_items, item_votes, study_items
 from avatar_v_eval.human.questions import ATTRIBUTES, SIX_DIMENSIONS
 from avatar_v_eval.human.session import consent
 from avatar_v_eval.human.store import DuplicateVoteError, StudyStore
-from avatar_v_eval.human.study import Study, load_study
+from avatar_v_eval.human.study import Study
+from avatar_v_eval.human.study_file import load_study
 from avatar_v_eval.human.votes import Vote
 from human_study import make_study, study_yaml
 

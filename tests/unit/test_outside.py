@@ -33,7 +33,7 @@ from avatar_v_data.curation.plan import parse_plan, read_plan
 from avatar_v_data.import_plan import read_manifest
 from avatar_v_data.world_footage import FootageSettings
 from avatar_v_eval.bench.manifest import load_manifest
-from avatar_v_eval.human.study import load_study
+from avatar_v_eval.human.study_file import load_study
 from avatar_v_eval.records import make_result, read_result, write_result
 
 LISTS = "a: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(

@@ -26,7 +26,7 @@ from avatar_v.shards.schema import (
     encode_sample,
 )
 from avatar_v_eval.bench.cache import Cache, measurement_key
-from avatar_v_eval.human.study import load_study
+from avatar_v_eval.human.study_file import load_study
 
 
 class Payload:

@@ -14,7 +14,8 @@ from avatar_v.shards.pairs import WINNERS, Pair, read_pair
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.cli import main
 from avatar_v_eval.human.store import StudyStore
-from avatar_v_eval.human.study import Study, load_study
+from avatar_v_eval.human.study import Study
+from avatar_v_eval.human.study_file import load_study
 from avatar_v_eval.human.votes import Vote
 from human_study import study_yaml, write_video
 

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from avatar_v_eval.human.blind import blinded_copies
     from avatar_v_eval.human.items import all_items
     from avatar_v_eval.human.store import store_of
-    from avatar_v_eval.human.study import load_study
+    from avatar_v_eval.human.study_file import load_study
 
     study = load_study(args.study)
     needed = num_raters_needed(study)

@@ -15,7 +15,7 @@ from avatar_v.base.outside import read_text
 from avatar_v_eval.human.questions import Dimension
 from avatar_v_eval.human.session import Page
 from avatar_v_eval.human.study import PAIRED, Kind, Study
-from avatar_v_eval.human.study_checks import MAX_GUIDELINES
+from avatar_v_eval.human.study_file import MAX_GUIDELINES
 from avatar_v_eval.human.votes import SCORES
 
 _HERE = Path(__file__).resolve().parent

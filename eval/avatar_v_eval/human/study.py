@@ -1,25 +1,22 @@
 """A rating study: systems, cases, questions, rules (Avatar V §7.3, §5.3), read from one YAML file.
 
 ``STUDY/study.yaml`` names folders of videos, one mp4 per case: ``SYSTEM_FOLDER/CASE.mp4``. A folder
-of clips for training is such a system, too. All is checked before a server starts (`study_checks`).
+of clips for training is such a system, too. It is read and checked in `study_file`.
 The lines of a question are in `questions`; what a rater is shown, in `items`; who is shown what, in
 `assign`.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from avatar_v.base.outside import read_yaml
 from avatar_v.base.paths import below
-from avatar_v.base.stored import MAX_SIZE, Within, built
+from avatar_v.base.stored import MAX_SIZE, Within
 from avatar_v_eval.human.questions import (
     ATTRIBUTES,
     FAULTS,
-    SIX_DIMENSIONS,
     Attribute,
     Dimension,
     Fault,
@@ -155,76 +152,3 @@ class Study:
             tasks=tasks,
         )  # fmt: skip
         return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
-
-
-def load_study(path: Path | str) -> Study:
-    """Reads and checks ``study.yaml`` or the folder that holds it.
-
-    Raises ValueError for unknown or missing keys, names used twice, unknown systems and videos
-    that are not there; the message names the file and the first fault.
-    """
-    path = Path(path)
-    file = path / "study.yaml" if path.is_dir() else path
-    if not file.is_file():
-        raise ValueError(f"no study at {path}: expected a study.yaml or a folder that holds one")
-    from avatar_v_eval.human.study_checks import check_study
-
-    found = built(_StudyFile, read_yaml(file, "study"), where=file, sparse=True)
-    try:
-        study = found.study(file.parent.resolve())
-        check_study(study)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
-    return study
-
-
-@dataclass(frozen=True)
-class _TaskFile:
-    """A task of the file names systems or pairs of them."""
-
-    kind: Kind
-    raters_per_item: int
-    items_per_rater: int
-    systems: tuple[str, ...] | None = None
-    pairs: tuple[tuple[str, ...], ...] | None = None
-    pay: Money = 0.0
-    trusted: bool = False
-
-    def task(self) -> StudyTask:
-        if (self.systems is None) == (self.pairs is None):
-            raise ValueError(f"task {self.kind} needs either systems or pairs")
-        compared = self.pairs or tuple((name,) for name in self.systems or ())
-        numbers = (self.raters_per_item, self.items_per_rater, self.pay, self.trusted)
-        return StudyTask(self.kind, compared, *numbers)
-
-
-@dataclass(frozen=True)
-class _StudyFile:
-    """``study.yaml``, where systems and refused videos are mappings."""
-
-    name: str
-    title: str
-    seed: Seed
-    systems: Mapping[str, Path]
-    cases: tuple[RatedCase, ...]
-    tasks: tuple[_TaskFile, ...]
-    rules: Rules
-    dimensions: tuple[Dimension, ...] = SIX_DIMENSIONS
-    faults: tuple[Fault, ...] = FAULTS
-    attributes: tuple[Attribute, ...] = ATTRIBUTES
-    checks: tuple[CheckQuestion, ...] = ()
-    audits: Audits = Audits()
-    guidelines: Mapping[Kind, Path] = field(default_factory=dict)
-    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def study(self, root: Path) -> Study:
-        return Study(
-            **vars(self)
-            | {
-                "root": root,
-                "systems": tuple(StudySystem(*pair) for pair in self.systems.items()),
-                "tasks": tuple(task.task() for task in self.tasks),
-                "guidelines": tuple(self.guidelines.items()),
-                "refused": tuple((name, case) for name, of in self.refused.items() for case in of),
-            }
-        )

@@ -61,7 +61,7 @@ MEDIA = sa.Table(
 VOTES = sa.Table(
     "votes",
     SCHEMA,
-    *(sa.Column(f.name, _TYPES.get(f.type, sa.Text), nullable=False) for f in fields(Vote)),
+    *(sa.Column(f.name, _TYPES.get(f.type, sa.Text)) for f in fields(Vote)),
     sa.Column("id", sa.Integer, primary_key=True),
     sa.UniqueConstraint("rater", "role", "kind", "case", "first", "second", "dimension"),
     sa.Index("votes_asked", "kind", "case", "first", "second"),

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.file is None:
         raise ValueError(f"votes {args.action} STUDY FILE: FILE is missing")
     from avatar_v_eval.human.store import store_of
-    from avatar_v_eval.human.study import load_study
+    from avatar_v_eval.human.study_file import load_study
 
     study = load_study(args.study)
     with closing(store_of(study, args.votes)) as store:
@@ -127,7 +127,7 @@ def _pairs(args: argparse.Namespace) -> int:
         raise ValueError("votes pairs STUDY --out SHARDS: it takes a folder, and no FILE")
     from avatar_v.base.words import counted
     from avatar_v_eval.human.store import STORE_FILE, store_of
-    from avatar_v_eval.human.study import load_study
+    from avatar_v_eval.human.study_file import load_study
     from avatar_v_eval.human.vote_pairs import VotePairSettings, write_vote_pairs
 
     settings = VotePairSettings(

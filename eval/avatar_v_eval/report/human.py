@@ -17,7 +17,7 @@ from avatar_v_eval.human.exchange import read_votes
 from avatar_v_eval.human.questions import SIX_DIMENSIONS, Dimension
 from avatar_v_eval.human.report_tables import mos_table, objective_table, turing_table, win_table
 from avatar_v_eval.human.store import STORE_FILE, store_of
-from avatar_v_eval.human.study import load_study
+from avatar_v_eval.human.study_file import load_study
 from avatar_v_eval.human.summary import agreement_table, preference_table, result_tables, summary
 from avatar_v_eval.human.votes import Vote
 from avatar_v_eval.table_view import Table

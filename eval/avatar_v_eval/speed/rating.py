@@ -33,7 +33,8 @@ import yaml
 from avatar_v.media.writer import Mp4Writer
 from avatar_v_eval.human.questions import ATTRIBUTES, SIX_DIMENSIONS
 from avatar_v_eval.human.store import store_of
-from avatar_v_eval.human.study import Study, load_study
+from avatar_v_eval.human.study import Study
+from avatar_v_eval.human.study_file import load_study
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 

@@ -1,18 +1,60 @@
-"""Whether a study can be shown: every name, list, known answer and file, before a server starts.
+"""A study's file, read and checked: every name, list, known answer and video is there.
 
 What a study is stands in `study`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from avatar_v.base.outside import read_text
-from avatar_v_eval.human.questions import SIX_DIMENSIONS, check_lists, chosen
+from avatar_v.base.outside import read_text, read_yaml
+from avatar_v.base.stored import built
+from avatar_v_eval.human.questions import (
+    ATTRIBUTES,
+    FAULTS,
+    SIX_DIMENSIONS,
+    Attribute,
+    Dimension,
+    Fault,
+    check_lists,
+    chosen,
+)
 from avatar_v_eval.human.ranges import known_ranges
-from avatar_v_eval.human.study import PAIRED, CheckQuestion, Study, StudyTask
+from avatar_v_eval.human.study import (
+    PAIRED,
+    Audits,
+    CheckQuestion,
+    Kind,
+    Money,
+    RatedCase,
+    Rules,
+    Seed,
+    Study,
+    StudySystem,
+    StudyTask,
+)
 
 MAX_GUIDELINES = 2**18
 """Bytes of a text for raters."""
+
+
+def load_study(path: Path | str) -> Study:
+    """Reads and checks ``study.yaml`` or the folder that holds it.
+
+    Raises ValueError for unknown or missing keys, names used twice, unknown systems and videos
+    that are not there; the message names the file and the first fault.
+    """
+    path = Path(path)
+    file = path / "study.yaml" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"no study at {path}: expected a study.yaml or a folder that holds one")
+    found = built(_StudyFile, read_yaml(file, "study"), where=file, sparse=True)
+    try:
+        study = found.study(file.parent.resolve())
+        check_study(study)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    return study
 
 
 def check_study(study: Study) -> None:
@@ -114,3 +156,55 @@ def _check_choice(check: CheckQuestion, where: str) -> None:
 def _no_twins(what: str, names: Sequence[str]) -> None:
     if twins := sorted({name for name in names if list(names).count(name) > 1}):
         raise ValueError(f"{what} named twice: {twins}")
+
+
+@dataclass(frozen=True)
+class _TaskFile:
+    """A task of the file names systems or pairs of them."""
+
+    kind: Kind
+    raters_per_item: int
+    items_per_rater: int
+    systems: tuple[str, ...] | None = None
+    pairs: tuple[tuple[str, ...], ...] | None = None
+    pay: Money = 0.0
+    trusted: bool = False
+
+    def task(self) -> StudyTask:
+        if (self.systems is None) == (self.pairs is None):
+            raise ValueError(f"task {self.kind} needs either systems or pairs")
+        compared = self.pairs or tuple((name,) for name in self.systems or ())
+        numbers = (self.raters_per_item, self.items_per_rater, self.pay, self.trusted)
+        return StudyTask(self.kind, compared, *numbers)
+
+
+@dataclass(frozen=True)
+class _StudyFile:
+    """``study.yaml``, where systems and refused videos are mappings."""
+
+    name: str
+    title: str
+    seed: Seed
+    systems: Mapping[str, Path]
+    cases: tuple[RatedCase, ...]
+    tasks: tuple[_TaskFile, ...]
+    rules: Rules
+    dimensions: tuple[Dimension, ...] = SIX_DIMENSIONS
+    faults: tuple[Fault, ...] = FAULTS
+    attributes: tuple[Attribute, ...] = ATTRIBUTES
+    checks: tuple[CheckQuestion, ...] = ()
+    audits: Audits = field(default_factory=Audits)
+    guidelines: Mapping[Kind, Path] = field(default_factory=dict)
+    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def study(self, root: Path) -> Study:
+        return Study(
+            **vars(self)
+            | {
+                "root": root,
+                "systems": tuple(StudySystem(*pair) for pair in self.systems.items()),
+                "tasks": tuple(task.task() for task in self.tasks),
+                "guidelines": tuple(self.guidelines.items()),
+                "refused": tuple((name, case) for name, of in self.refused.items() for case in of),
+            }
+        )
