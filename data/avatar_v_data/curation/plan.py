@@ -24,10 +24,11 @@ from avatar_v_data.curation.shots import ShotStage
 from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import Stage
 from avatar_v_data.curation.sync import CONFIDENCE, SyncStage
+from avatar_v_data.curation.voice import VoiceStage
 
 STAGES: tuple[type, ...] = (
     ProbeStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage,
-    SyncStage, PersonStage, ContentStage, CaptionStage, SampleStage,
+    SyncStage, PersonStage, VoiceStage, ContentStage, CaptionStage, SampleStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"

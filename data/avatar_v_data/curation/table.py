@@ -13,8 +13,8 @@ from avatar_v_data.curation.reconcile import CurationTask
 from avatar_v_data.curation.stages import Result, seconds
 from avatar_v_data.curation.store import CurationStore
 
-HIDDEN = ("thumbnail", "background", "face", "loudness")
-"""What only grouping reads, and no limit."""
+HIDDEN = ("thumbnail", "background", "face", "loudness", "voice", "turns", "words")
+"""Vectors and lists, which no limit reads and no table shows."""
 
 
 @dataclass
