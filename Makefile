@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet 'torch>=2.11,<2.14'
-	$(BIN)/python -m pip install --quiet --editable '.[dev,faces,arcface,data,eval,app,provenance]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,faces,arcface,data,extract,eval,app,provenance]'
 	@# a test compares our SyncNet with this one's network; what else it asks for is not needed
 	$(BIN)/python -m pip install --quiet --no-deps 'syncnet-python>=0.2.3,<0.3'
 	@# English words of a script to phonemes; it asks for an older numpy than it needs

@@ -1,8 +1,11 @@
-"""What the data engine hears of a clip: voices."""
+"""What the data engine hears of a clip: voices, words, the language, and how clean it is."""
 
 import importlib
 import importlib.util
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -13,12 +16,15 @@ from torch import Tensor
 
 from avatar_v.critics import voice as network
 from avatar_v.critics.voice import VoiceEncoder, levelled, mel_powers
+from avatar_v.media.reading import read_audio
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.speech import say
 from avatar_v.world.splits import persons, sentences
 from avatar_v.world.style import sample_style
 from avatar_v.world.voice import sample_voice
+from avatar_v_data.curation.language import LanguageStage, languages
 from avatar_v_data.curation.passes import examine
+from avatar_v_data.curation.sounds import SoundQualityStage, SoundStage, sound_scores
 from avatar_v_data.curation.speech import spoken_in
 from avatar_v_data.curation.stages import (
     Clip,
@@ -30,6 +36,8 @@ from avatar_v_data.curation.stages import (
     Stage,
 )
 from avatar_v_data.curation.voice import VoiceStage, _turns, voices
+from avatar_v_data.curation.words import WordStage
+from classifiers import recogniser, sound_classifier, whisper
 
 FILE = FootageRecording("x.wav", "x.wav", "")
 has_voices = pytest.mark.skipif(
@@ -135,7 +143,7 @@ def test_a_second_voice_is_found_where_it_speaks() -> None:
 class Lengths(Stage):
     """How long the sound of each clip is."""
 
-    name, version, reads, needs = "lengths", 1, "sounds", ("clips",)
+    name, version, reads, needs = "lengths", 1, "clip sounds", ("clips",)
 
     def begin(self, seen: Seen) -> Reader:
         def score(clip: Clip) -> Result:
@@ -149,3 +157,93 @@ def test_sounds_are_heard_without_a_frame() -> None:
     known = {"clips": {"clips": [{"start": 0, "stop": 3}, {"start": 3, "stop": 9}]}}
     found = examine(FILE, [Lengths()], known)
     assert found.results["lengths"] == {"clips": [{"length": 1920}, {"length": 3840}]}
+
+
+def tone(hz: float, seconds: float, loud: float = 0.1) -> Tensor:
+    t = torch.arange(round(seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
+    return loud * torch.sin(2 * torch.pi * hz * t)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pocketsphinx") is None, reason="needs pocketsphinx")
+def test_english_words_have_times_that_are_those_of_the_recording(tmp_path: Path) -> None:
+    """The same words before and after another clip: no clip changes the next one's."""
+    if shutil.which("flite") is None:
+        pytest.skip("needs flite, which speaks")
+    text, path = "please tell me where the nearest station is", tmp_path / "said.wav"
+    subprocess.run(["flite", "-voice", "slt", "-t", text, str(path)], check=True)
+    said = read_audio(path)[: 66 * SAMPLES_PER_FRAME]
+    noise = 0.2 * torch.randn(150 * SAMPLES_PER_FRAME, generator=torch.Generator().manual_seed(0))
+    sound = torch.cat([said, noise, said])
+    rows = heard(WordStage(), sound, [[0.0, 2.5], [8.7, 11.1]], (0, 66), (66, 216), (216, 282))
+    first, _, last = rows
+    assert first["transcript"] == last["transcript"] == text
+    assert first["num_words"] == 8
+    assert first["words_per_s"] == pytest.approx(8 / 2.5, abs=1e-3)
+    assert first["word_confidence"] == last["word_confidence"] > 0.7
+    times = np.array([word[1:3] for word in first["words"]])
+    assert (np.diff(times.ravel()) >= -0.02).all(), "one after the other"
+    assert times[-1, 1] < 2.7
+    later = np.array([word[1:3] for word in last["words"]])
+    assert later == pytest.approx(times + 216 / 25, abs=0.011)  # they are rounded to 10 ms
+
+
+def test_a_folder_with_a_recogniser_says_words(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"words: .* lacks config.*whisper-small"):
+        WordStage(str(tmp_path)).weights()
+    letters, other = recogniser(tmp_path / "ctc", "a"), whisper(tmp_path / "whisper", "en", "de")
+    assert WordStage(letters).weights() != WordStage(other).weights()
+    sound = tone(300, 4)
+    _, row = heard(WordStage(letters), sound, [[2.0, 3.0]], (0, 25), (50, 100))
+    assert (row["transcript"], row["words_per_s"]) == ("a", 1.0)
+    assert row["words"] == [["a", 2.0, 4.0]], "without a probability"
+    (row,) = heard(WordStage(other), sound, [[0.0, 4.0]])
+    assert row["num_words"] == len(row["words"]) == len(row["transcript"].split()) > 0
+    assert "word_confidence" not in row
+    assert all(0 <= a <= b <= 4 for _, a, b in row["words"])
+
+
+def test_the_language_is_that_of_the_token_a_whisper_finds_most_probable(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"language: .* lacks config.*Whisper of several"):
+        LanguageStage(str(tmp_path)).weights()
+    folder, sound = whisper(tmp_path / "whisper", "en", "de", "fr"), tone(300, 2)
+    sure = languages(sound, folder)
+    assert set(sure) == {"en", "de", "fr"}
+    assert sum(sure.values()) == pytest.approx(1, abs=1e-5)
+    (row,) = heard(LanguageStage(folder), sound, [])
+    assert row["language_confidence"] == pytest.approx(max(sure.values()), abs=1e-4)
+    assert sure[row["language"]] == max(sure.values())
+    with pytest.raises(ValueError, match="knows one language; expected a Whisper of several"):
+        languages(sound, whisper(tmp_path / "english"))
+
+
+def test_sounds_are_told_by_the_labels_of_all_classifiers(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"sounds: .* lacks config.*classifier of sounds"):
+        SoundStage((str(tmp_path),)).weights()
+    one = sound_classifier(tmp_path / "one", "real", "made")
+    other = sound_classifier(tmp_path / "other", "music", "noise", "speech")
+    sound = torch.cat([tone(300, 10), tone(3000, 10)])
+    stage = SoundStage((one, other))
+    (row,) = heard(stage, sound, [])
+    assert list(row) == [f"sound_{x}" for x in ("real", "made", "music", "noise", "speech")]
+    parts = [sound_scores(part, one) for part in sound.split(160_000)]
+    assert row["sound_made"] == pytest.approx(max(part["made"] for part in parts), abs=1e-4)
+    assert parts[0]["made"] != parts[1]["made"]
+    assert len(set(stage.weights().split())) == 2
+    with pytest.raises(ValueError, match="have the label 'made'"):
+        heard(SoundStage((one, one)), sound, [])
+
+
+def test_how_clean_a_sound_is_is_as_it_was_planted() -> None:
+    noise = 0.01 * torch.randn(20 * SAMPLE_RATE_HZ, generator=torch.Generator().manual_seed(0))
+    planted = tone(500, 20) * (torch.arange(320_000) // 16_000 % 2 == 0)  # every other second
+    speech = [[float(n), n + 1.0] for n in range(0, 20, 2)]
+    sound = torch.cat([planted + noise, planted, tone(100, 20, loud=3).clamp(-1, 1)])
+    spans = [(0, 500), (500, 1000), (1000, 1500), (25, 50)]
+    noisy, clean, clipped, silent = heard(SoundQualityStage(), sound, speech, *spans)
+    assert noisy["snr_db"] == pytest.approx(10 * np.log10(0.5 * 0.1**2 / 0.01**2), abs=0.1)
+    assert silent["snr_db"] == -60
+    assert clean["bandwidth_hz"] == pytest.approx(500, abs=10)
+    assert noisy["bandwidth_hz"] > 600
+    share = 1 - 2 / np.pi * np.arcsin(0.99 / 3)  # of a sine, above a third of its height
+    assert clipped["clipped_share"] == pytest.approx(share, abs=2e-3)
+    assert noisy["clipped_share"] == 0

@@ -4,7 +4,7 @@ A stage is a small class: its settings are its dataclass fields, and it says by 
 it is given. All that read frames share one pass through the file (passes.py), which decodes each
 frame once: those that read ``frames`` see all of them, then one of ``results`` decides which become
 clips, and those that read ``clips`` are given each clip's frames as soon as that is decided. Those
-that read ``sounds`` hear each clip, and no frame is decoded for them.
+that read ``clip sounds`` hear each clip, and no frame is decoded for them.
 
 A stage only scores; limits are for later (select.py), so that a limit that changes runs no model
 again. With its version and its weights its settings are part of the name under which a result is
@@ -34,7 +34,7 @@ Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Waveform = Float[Tensor, " s"]
 Result = dict[str, Any]
-Reads = Literal["file", "sound", "frames", "results", "clips", "sounds"]
+Reads = Literal["file", "sound", "frames", "results", "clips", "clip sounds"]
 
 MAX_SIDE = 480
 """Pixels: what models of the engine look at is no larger, so that a clip fits into memory."""

@@ -51,7 +51,7 @@ class VoiceStage(Stage):
 
     name: ClassVar[str] = "voice"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "sounds"
+    reads: ClassVar[Reads] = "clip sounds"
     needs: ClassVar[tuple[str, ...]] = ("speech", "clips")
 
     def weights(self) -> str:

@@ -11,6 +11,7 @@ STUDIES = {
     "known_people": "the warning about people whom the weights do not know",
     "reader": "what reads motion from a face, of drawn and filmed people",
     "watermark": "the mark in generated frames: what it survives, and what it changes",
+    "sound": "what the data engine hears: second speakers, speech, words, whose voice it is",
     "cells": "ways to schedule a fleet of GPU cells, simulated: use, waste, waits and price",
     "world70": "the order in which the benchmark's metrics put known systems",
 }
