@@ -82,7 +82,8 @@ def measure(options: argparse.Namespace) -> Findings:
     numbers |= speech_present(spoken, options.clips, options.seed)
     numbers |= one_voice({**kinds["filmed"], **kinds["recorded"]}, "filmed and recorded")
     numbers |= one_voice(kinds["drawn"], "drawn")
-    return Findings("What the data engine hears", numbers | word_errors())
+    numbers |= word_errors(max(options.clips // 4, 2))
+    return Findings("What the data engine hears", numbers)
 
 
 def second_voices(
@@ -134,7 +135,7 @@ def one_voice(voices: dict[str, Sound], kind: str) -> dict[str, Number]:
     }
 
 
-def word_errors() -> dict[str, Number]:
+def word_errors(num_drawn: int) -> dict[str, Number]:
     """Of PocketSphinx, by voice."""
     flite = [
         word_error_rate(plain_words(text), plain_words(heard(WordStage(), sound)["transcript"]))
@@ -142,7 +143,7 @@ def word_errors() -> dict[str, Number]:
         for sound in (_flite(voice, text) for voice in FLITE)
     ]
     drawn = []
-    for person in persons("test", 12, 9900):
+    for person in persons("test", num_drawn, 9900):
         clip = make_clip(
             person, scenes("test", 1, 0)[0], sentences("test", 1, person)[0],
             num_frames=200, size=32, render_video=False,
