@@ -91,6 +91,7 @@ def said_between(words: Iterable[Sequence[Any]], start_s: float, stop_s: float) 
 
 def _english(sound: Waveform) -> list[Word]:
     decoder = _decoder()
+    decoder.reinit_feat()  # which forgets the noise of the clip before
     decoder.start_utt()
     decoder.process_raw(to_int16(sound).numpy().tobytes(), full_utt=True)
     decoder.end_utt()
@@ -125,7 +126,7 @@ def _recognised(sound: Waveform, folder: str) -> list[Word]:
 def _decoder() -> Any:
     from pocketsphinx import Decoder  # pyright: ignore[reportMissingImports]
 
-    # with cmn="live" a clip's words would depend on the clips before it
+    # with cmn="live" a clip's words would depend on the loudness of those before it
     return Decoder(samprate=SAMPLE_RATE_HZ, cmn="batch", loglevel="FATAL")
 
 
