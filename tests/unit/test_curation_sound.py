@@ -37,6 +37,7 @@ from avatar_v_data.curation.stages import (
 )
 from avatar_v_data.curation.voice import VoiceStage, _turns, voices
 from avatar_v_data.curation.words import WordStage
+from avatar_v_eval.studies.sound import _judged
 from classifiers import recogniser, sound_classifier, whisper
 
 FILE = FootageRecording("x.wav", "x.wav", "")
@@ -113,6 +114,15 @@ def test_turns_meet_in_the_middle_of_windows_that_overlap() -> None:
     windows = [[(0, 160), (80, 240), (160, 320)], [(400, 500)]]
     found = _turns(windows, np.array([1, 0, 0, 0]))
     assert found == [(0.0, 1.2, 1), (1.2, 3.2, 0), (4.0, 5.0, 0)]
+
+
+def test_precision_is_of_what_was_found_and_recall_of_what_is_true() -> None:
+    rows = [(True, True)] * 3 + [(True, False), (False, True), (False, True), (False, False)]
+    numbers = _judged("x", "a voice", rows)
+    assert {key: (n.value, n.n) for key, n in numbers.items()} == {
+        "x_recall": (3 / 4, 4), "x_precision": (3 / 5, 5)
+    }  # fmt: skip
+    assert list(_judged("x", "a voice", [(True, False)])) == ["x_recall"], "nothing was found"
 
 
 def test_speech_of_a_clip_is_told_in_its_own_seconds() -> None:

@@ -143,9 +143,9 @@ def word_errors(num_drawn: int) -> dict[str, Number]:
         for sound in (_flite(voice, text) for voice in FLITE)
     ]
     drawn = []
-    for person in persons("test", num_drawn, 9900):
+    for number, person in enumerate(persons("test", num_drawn, 9900)):
         clip = make_clip(
-            person, scenes("test", 1, 0)[0], sentences("test", 1, person)[0],
+            person, scenes("test", 1, 0)[0], sentences("test", 1, 9900 + number)[0],
             num_frames=200, size=32, render_video=False,
         )  # fmt: skip
         said = heard(WordStage(), clip.audio)["transcript"]
@@ -176,8 +176,8 @@ def heard(stage: Stage, sound: Sound) -> Result:
 
 def drawn_voices() -> dict[str, Sound]:
     scene, found = scenes("test", 1, 0)[0], {}
-    for person in persons("test", 12, 9800):
-        speech = sentences("test", 1, person)[0]
+    for number, person in enumerate(persons("test", 12, 9800)):
+        speech = sentences("test", 1, 9800 + number)[0]
         clip = make_clip(person, scene, speech, num_frames=375, size=32, render_video=False)
         found[str(person)] = clip.audio
     return found
