@@ -3,8 +3,7 @@
 Sounds are joined without pictures, which these stages do not look at. Voices are of drawn people,
 of flite, and of recordings: those of the clips that can be read in ``--media``, and a folder of
 files for each voice in ``--voices``. A second voice is put in by its samples, as loud as the first,
-for a fifth, a third or half of 5 to 10 s. Pairs of halves share voices, so that their intervals are
-too narrow.
+for a fifth, a third or half of 5 to 10 s.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import FootageRecording, Result, Seen, Stage
 from avatar_v_data.curation.voice import VoiceStage
 from avatar_v_data.curation.words import WordStage
-from avatar_v_eval.intervals import mean_interval, rate
+from avatar_v_eval.intervals import jackknife, mean_interval, rate, within_unit
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
@@ -50,8 +49,6 @@ ONE_VOICE = ("grandmother", "producer")
 """Clips of `shared/media` whose voice is that of fashion.wav."""
 SHARE = 0.1
 """Of a second voice, from which on a clip has one."""
-SAME = 0.2
-"""Cosine distance of two clips' vectors up to which they are of one voice."""
 LONGEST_S = 20
 
 
@@ -118,21 +115,23 @@ def speech_present(spoken: Sequence[bool], num: int, seed: int) -> dict[str, Num
 
 
 def one_voice(voices: dict[str, Sound], kind: str) -> dict[str, Number]:
-    """Whether halves of recordings are nearer than `SAME` where they are of one voice alone."""
-    vectors = {
-        name: [np.array(heard(VoiceStage(), half)["voice"]) for half in sound.tensor_split(2)]
-        for name, sound in voices.items()
-    }
-    same = [1 - a @ b for a, b in vectors.values()]
-    pairs = itertools.combinations(vectors.values(), 2)
-    other = [1 - a @ b for one, two in pairs for a, b in itertools.product(one, two)]
-    key, words = kind.split()[0], f"{SAME:g} apart at most, {kind} voices"
-    near = rate(sum(d <= SAME for d in same), len(same))
-    far = rate(sum(d > SAME for d in other), len(other))
-    return {
-        f"same_voice_{key}": near.described(f"halves of one voice that are {words}"),
-        f"other_voice_{key}": far.described(f"halves of two voices that are not {words}"),
-    }
+    """How often two halves of one recording are nearer than halves of two, by ``voice``."""
+    halves = np.array(
+        [
+            [heard(VoiceStage(), half)["voice"] for half in sound.tensor_split(2)]
+            for sound in voices.values()
+        ]
+    )
+    near = np.einsum("ahv,bgv->abhg", halves, halves)
+    own = near[:, :, 0, 1].diagonal()
+
+    def statistic(index: np.ndarray) -> float:
+        pairs = [near[a, b] for a, b in itertools.combinations(np.unique(index), 2)]
+        return float((own[index, None] > np.ravel(pairs)).mean())
+
+    number = within_unit(jackknife(statistic, len(halves)))
+    words = f"two halves of a recording are nearer than halves of two, {kind} voices"
+    return {f"voice_{kind.split()[0]}": number.described(words)}
 
 
 def word_errors(num_drawn: int) -> dict[str, Number]:
