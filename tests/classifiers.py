@@ -20,8 +20,15 @@ from transformers import (
     Wav2Vec2CTCTokenizer,
     Wav2Vec2FeatureExtractor,
     Wav2Vec2ForCTC,
+    Wav2Vec2ForSequenceClassification,
     Wav2Vec2Processor,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+    WhisperTokenizer,
 )
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 
 SIZES: dict[str, Any] = {
@@ -77,6 +84,57 @@ def recogniser(folder: Path, letter: str) -> str:
     with torch.no_grad():
         model.lm_head.bias[3] = 1e3
     model.save_pretrained(folder)
+    return str(folder)
+
+
+def sound_classifier(folder: Path, *labels: str) -> str:
+    """Says something of a sound."""
+    torch.manual_seed(0)
+    config = Wav2Vec2Config(
+        conv_dim=(8, 8), conv_stride=(20, 16), conv_kernel=(20, 16), classifier_proj_size=8,
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+        id2label=dict(enumerate(labels)), **SIZES,
+    )  # fmt: skip
+    model = Wav2Vec2ForSequenceClassification(config)
+    with torch.no_grad():
+        for x in model.classifier.parameters():
+            x.normal_()
+    model.save_pretrained(folder)
+    Wav2Vec2FeatureExtractor().save_pretrained(folder)
+    return str(folder)
+
+
+def whisper(folder: Path, *languages: str) -> str:
+    """Hears a few letters, in one of some languages."""
+    letters = list(bytes_to_unicode().values())
+    words = ["<|endoftext|>", "<|startoftranscript|>", *(f"<|{code}|>" for code in languages)]
+    words += [f"<|{name}|>" for name in ("translate", "transcribe", "nospeech", "notimestamps")]
+    words += [f"<|{n / 50:.2f}|>" for n in range(1501)]
+    place = {word: len(letters) + n for n, word in enumerate(words)}
+    vocabulary = {letter: n for n, letter in enumerate(letters)} | {words[0]: place[words[0]]}
+    tokenizer = WhisperTokenizer(vocab=vocabulary, merges=[])
+    tokenizer.add_tokens(words[1:], special_tokens=True)
+    ends = {"bos_token_id": place[words[0]], "eos_token_id": place[words[0]]}
+    small: dict[str, int] = {"d_model": 16, "num_mel_bins": 80}
+    for part in ("encoder", "decoder"):
+        small |= {f"{part}_layers": 2, f"{part}_attention_heads": 2, f"{part}_ffn_dim": 16}
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        vocab_size=len(tokenizer), pad_token_id=place[words[0]],
+        decoder_start_token_id=place[words[1]], **ends, **small,
+    )  # fmt: skip
+    model = WhisperForConditionalGeneration(config)
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.5)  # so that what is heard changes what is said
+    vars(model.generation_config).update(
+        lang_to_id={f"<|{code}|>": place[f"<|{code}|>"] for code in languages},
+        task_to_id={name: place[f"<|{name}|>"] for name in ("translate", "transcribe")},
+        no_timestamps_token_id=place["<|notimestamps|>"], max_initial_timestamp_index=50,
+        _from_model_config=False, begin_suppress_tokens=None,
+        is_multilingual=True, alignment_heads=[[0, 0], [1, 1]], max_length=20,
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    WhisperProcessor(WhisperFeatureExtractor(), tokenizer).save_pretrained(folder)
     return str(folder)
 
 

@@ -222,7 +222,7 @@ def _assemble(
                 raise ValueError(f"{person} is in train and in validation: {', '.join(files)}")
             licence = part.licence or settings.licence
             consent = part.consent or settings.consent
-            named.append(Named(sample, person, part.scene, part.caption, licence, consent))
+            named.append(Named(sample, person, part.scene, part.caption, "", licence, consent))
     if settings.validation and named:
         report.splits = split_persons(report.persons, settings.validation, settings.seed)
     elif any(split_of.values()):

@@ -49,12 +49,18 @@ SYNC = [
     {"sync_offset": offset, "sync_confidence": sure}
     for offset, sure in zip(OFFSETS, (5.0, 4.0, 1.0), strict=True)
 ]
+WORDS = [
+    {"words": [["before", 0.0, 0.02, 0.5], ["well", 0.1, 0.19, 0.9], ["then", 0.21, 0.25]]},
+    {"words": []},
+    {"words": [["and", 0.38, 0.44, 0.9], ["on", 0.5, 0.69, 0.9], ["after", 0.6, 0.7, 0.9]]},
+]
+"""The sound of the first clip is late by a frame, of 40 ms."""
 SAMPLES = SampleStage(LENGTH, 8, face_crop=False, sure=3.0)
 PLAN = CurationPlan(
     (
         told("probe"), told("shots", num_frames=15, shots=[[0, 15]]),
         told("speech", loudness=[0.0] * 15), told("clips", clips=spans()),
-        told("sync", clips=SYNC), SAMPLES,
+        told("sync", clips=SYNC), told("words", clips=WORDS), SAMPLES,
     ),
     limits={"a2v": {"sync_confidence": Limit(min=3.0)}, "t2v": {"sharpness": Limit(min=0.0)}},
 )  # fmt: skip
@@ -87,6 +93,8 @@ def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     rows = [json.loads(line) for line in (tmp_path / "out" / "t2v.jsonl").open()]
     assert [row["sound_late"] for row in rows] == [1, 0, 0], "as far as samples were sure"
     first, last = (read_clip(clip).audio for clip in read_folder(tmp_path / "out" / "t2v"))
+    said = [read_clip(clip).meta.transcript for clip in read_folder(tmp_path / "out" / "t2v")]
+    assert said == ["well then", "and on"]
     sound = Seen(curated.tasks[0].recording).audio
     (start, stop), samples = (1, LENGTH + 1), SAMPLES_PER_FRAME
     assert torch.equal(first, to_int16(sound[start * samples : stop * samples]))

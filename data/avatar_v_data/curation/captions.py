@@ -10,7 +10,7 @@ from PIL import Image
 
 from avatar_v.base.local_models import load_model, load_part
 from avatar_v.base.paths import indexed_weights
-from avatar_v.critics.frozen import hash_files
+from avatar_v.critics.frozen import hash_folder
 from avatar_v_data.curation.stages import (
     Clip,
     ClipScores,
@@ -49,12 +49,11 @@ class CaptionStage(Stage):
 
     def weights(self) -> str:
         folder = Path(self.model)
-        files = sorted(folder.glob("*.safetensors"))
-        if not (folder / "config.json").is_file() or not files:
+        if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
             raise ValueError(
                 f"captions: {folder} has no config.json with *.safetensors; it takes {SOURCE}"
             )
-        return hash_files([*sorted(folder.glob("*.json")), *files])
+        return hash_folder(folder)
 
     def begin(self, seen: Seen) -> Reader:
         return ClipScores(lambda clip: self.score(clip, seen))

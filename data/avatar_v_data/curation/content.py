@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from avatar_v.critics.frozen import hash_files
+from avatar_v.critics.frozen import hash_folder
 from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v.safety.policy import PICTURE_MODELS, check_folder
 from avatar_v_data.curation.stages import Clip, ClipScores, Reader, Reads, Result, Seen, Stage
@@ -33,7 +33,7 @@ class ContentStage(Stage):
         folder = Path(self.model)
         needed = ("preprocessor_config.json",)
         check_folder(folder, "content", ("ForImageClassification",), needed, PICTURE_MODELS)
-        return hash_files([*sorted(folder.glob("*.json")), *sorted(folder.glob("*.safetensors"))])
+        return hash_folder(folder)
 
     def begin(self, seen: Seen) -> Reader:
         return ClipScores(lambda clip: self.score(clip, seen))

@@ -17,19 +17,24 @@ from avatar_v_data.curation.clips import ClipStage
 from avatar_v_data.curation.content import ContentStage
 from avatar_v_data.curation.expression import ExpressionStage
 from avatar_v_data.curation.faces import FaceStage
+from avatar_v_data.curation.language import LanguageStage
 from avatar_v_data.curation.looks import LookStage
 from avatar_v_data.curation.person import PersonStage
 from avatar_v_data.curation.probe import ProbeStage
 from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.shots import ShotStage
+from avatar_v_data.curation.sounds import SoundQualityStage, SoundStage
 from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import Stage
 from avatar_v_data.curation.steadiness import SteadinessStage
 from avatar_v_data.curation.sync import CONFIDENCE, SyncStage
+from avatar_v_data.curation.voice import VoiceStage
+from avatar_v_data.curation.words import WordStage
 
 STAGES: tuple[type, ...] = (
     ProbeStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage, SteadinessStage,
-    ExpressionStage, SyncStage, PersonStage, ContentStage, CaptionStage, SampleStage,
+    ExpressionStage, SyncStage, PersonStage, VoiceStage, WordStage, LanguageStage, SoundStage,
+    SoundQualityStage, ContentStage, CaptionStage, SampleStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"

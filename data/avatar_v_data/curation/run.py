@@ -29,9 +29,10 @@ from avatar_v_data.curation.select import (
     write_manifest,
 )
 from avatar_v_data.curation.shards import Named, samples_of, write_shards
-from avatar_v_data.curation.stages import FootageRecording
+from avatar_v_data.curation.stages import FootageRecording, seconds
 from avatar_v_data.curation.store import CurationStore
 from avatar_v_data.curation.table import CurationResults, collect
+from avatar_v_data.curation.words import said_between
 from avatar_v_data.import_plan import find_sources
 
 RUN_FILE = "run.json"
@@ -222,13 +223,20 @@ def _samples(
     gave none, with the reason."""
     named, dropped = [], []
     keys = {t.recording.name: t.key for t in run.tasks if isinstance(t.stage, SampleStage)}
+    stage = run.plan.samples
+    assert stage is not None
     for file, clips in groupby(selection.clips, key=lambda clip: clip["file"]):
         samples = samples_of(run.store.files, keys[file])
         rows = [r for r in run.store.result(keys[file])["rows"] if r["what"] == "dropped"]
         for clip in clips:
-            words = clip["person"], clip["scene"], clip.get("caption", ""), licence, consent
+            words = clip["person"], clip["scene"], clip.get("caption", "")
             own = range(clip["start"], clip["stop"])
-            named += [Named(one, *words) for one in samples if first_frame(one.key) in own]
+            for one in samples:
+                if (start := first_frame(one.key)) in own:
+                    start += sound_late(clip, stage.sure)
+                    stop = start + stage.num_frames
+                    said = said_between(clip.get("words", ()), seconds(start), seconds(stop))
+                    named.append(Named(one, *words, said, licence, consent))
             dropped += [
                 {"file": file, "frames": row["frames"], "reason": row["reason"]}
                 for row in rows

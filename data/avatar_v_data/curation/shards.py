@@ -1,7 +1,7 @@
 """Samples of a run, chosen and named, to the shards that training reads: the last step of all.
 
 No frame is read here: the samples are copied, and what is only now settled is written into them,
-whose they are and in which scene, words, licence and consent.
+whose they are and in which scene, caption, what is said, licence and consent.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ class Named:
     person: str
     scene: str
     caption: str
+    transcript: str
     licence: str
     consent: str
 
@@ -32,6 +33,7 @@ class Named:
             person=self.person or "unknown",
             scene=self.scene,
             text=self.caption,
+            transcript=self.transcript,
             licence=self.licence,
             consent=self.consent,
         )

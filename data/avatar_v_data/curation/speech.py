@@ -1,6 +1,7 @@
 """Where somebody speaks, and how loud it is: Silero VAD, whose weights lie in its package."""
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -11,8 +12,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_data.curation.stages import Reader, Reads, Seen, Stage, Waveform, rounded
+from avatar_v_data.curation.stages import (
+    Clip,
+    Reader,
+    Reads,
+    Seen,
+    Stage,
+    Waveform,
+    rounded,
+    seconds,
+)
 
+Spans = Sequence[Sequence[float]]
 QUIETEST = -60.0
 
 HOW_TO_INSTALL = "finding speech needs silero-vad: pip install 'avatar_v[data]'"
@@ -46,6 +57,13 @@ class SpeechStage(Stage):
         spans = [[span["start"], span["end"]] for span in found]
         spoken = [[round(x / SAMPLE_RATE_HZ, 3) for x in span] for span in spans]
         return Reader({"speech": spoken, "loudness": rounded(loudness(seen.audio), 1)})
+
+
+def spoken_in(spans: Spans, clip: Clip) -> list[tuple[float, float]]:
+    """Where somebody speaks in a clip, in seconds from its start. ``spans``: of the recording."""
+    start_s, stop_s = seconds(clip.start), seconds(clip.stop)
+    within = ((max(a, start_s) - start_s, min(b, stop_s) - start_s) for a, b in spans)
+    return [span for span in within if span[0] < span[1]]
 
 
 def loudness(audio: Waveform) -> Float[Tensor, " f"]:

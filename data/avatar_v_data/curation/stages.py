@@ -3,7 +3,8 @@
 A stage is a small class: its settings are its dataclass fields, and it says by its ``reads`` what
 it is given. All that read frames share one pass through the file (passes.py), which decodes each
 frame once: those that read ``frames`` see all of them, then one of ``results`` decides which become
-clips, and those that read ``clips`` are given each clip's frames as soon as that is decided.
+clips, and those that read ``clips`` are given each clip's frames as soon as that is decided. Those
+that read ``clip sounds`` hear each clip, and no frame is decoded for them.
 
 A stage only scores; limits are for later (select.py), so that a limit that changes runs no model
 again. With its version and its weights its settings are part of the name under which a result is
@@ -33,7 +34,7 @@ Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Waveform = Float[Tensor, " s"]
 Result = dict[str, Any]
-Reads = Literal["file", "sound", "frames", "results", "clips"]
+Reads = Literal["file", "sound", "frames", "results", "clips", "clip sounds"]
 
 MAX_SIDE = 480
 """Pixels: what models of the engine look at is no larger, so that a clip fits into memory."""
@@ -137,6 +138,19 @@ class ClipScores(Reader):
 
     def clip(self, clip: Clip) -> None:
         self.columns["clips"].append(self._score(clip))
+
+
+class SoundScores(Reader):
+    """Of a stage that hears each clip by itself, when all are known, and sees no frame."""
+
+    def __init__(self, score: Callable[[Clip], Result], seen: Seen) -> None:
+        super().__init__()
+        self._score, self._seen = score, seen
+
+    def finish(self) -> Result:
+        spans = enumerate(self._seen.results["clips"]["clips"])
+        clips = (Clip(number, span["start"], span["stop"], ()) for number, span in spans)
+        return {"clips": [self._score(clip) for clip in clips]}
 
 
 class Stage(ABC):

@@ -12,6 +12,7 @@ STUDIES = {
     "reader": "what reads motion from a face, of drawn and filmed people",
     "watermark": "the mark in generated frames: what it survives, and what it changes",
     "curation": "what the data engine takes of drawn footage, whose truth is known",
+    "sound": "what the data engine hears: second speakers, speech, words, whose voice it is",
     "cells": "ways to schedule a fleet of GPU cells, simulated: use, waste, waits and price",
     "identity_graph": "persons, scenes and copies among planted clips, and their cost",
     "world70": "the order in which the benchmark's metrics put known systems",

@@ -5,6 +5,7 @@ A critic's folder holds ``config.json`` (the constructor's arguments), ``model.s
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -153,6 +154,12 @@ def hash_files(paths: Iterable[Path]) -> str:
             while block := file.read(1 << 24):
                 digest.update(block)
     return digest.hexdigest()[:12]
+
+
+def hash_folder(folder: Path | str) -> str:
+    """The same of a model in a folder of transformers."""
+    files = (sorted(Path(folder).glob(kind)) for kind in ("*.json", "*.safetensors"))
+    return hash_files(itertools.chain(*files))
 
 
 def critic_folder(name_or_path: Path | str) -> Path:

@@ -87,7 +87,7 @@ def text_scores(text: str, folder: str) -> Scores:
     for part in parts:
         inputs = tokenizer(part, truncation=True, return_tensors="pt")
         taken = {k: v for k, v in inputs.items() if k in tokenizer.model_input_names}
-        scores.append(_probabilities(model, model(**taken).logits))
+        scores.append(probabilities(model, model(**taken).logits))
     return torch.cat(scores)
 
 
@@ -96,7 +96,7 @@ def picture_scores(frames: Frames, folder: str) -> Scores:
     """The same of each picture."""
     model, prepare = _model(folder, is_text=False)
     parts = [prepare(part.cpu()) for part in frames.split(BATCH)]
-    return torch.cat([_probabilities(model, model(pixel_values=x).logits) for x in parts])
+    return torch.cat([probabilities(model, model(pixel_values=x).logits) for x in parts])
 
 
 def read_labels(folder: str, *, is_text: bool) -> list[str]:
@@ -115,7 +115,7 @@ def _parts(text: str, tokenizer: Any, most: int) -> list[str]:
     return [part for half in halves for part in _parts(half, tokenizer, most)]
 
 
-def _probabilities(model: Any, logits: Float[Tensor, "n labels"]) -> Scores:
+def probabilities(model: Any, logits: Float[Tensor, "n labels"]) -> Scores:
     """By sigmoid where labels do not exclude each other."""
     config = model.config
     several = config.problem_type == "multi_label_classification" or logits.shape[1] == 1

@@ -1,0 +1,142 @@
+"""What a clip sounds like: by classifiers of sounds of the user's (Avatar V §5.1.2, synthetic
+audio; music, noise), and by formulas."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from avatar_v.base.local_models import load_model, load_part
+from avatar_v.critics.frozen import hash_folder
+from avatar_v.safety.moderation import probabilities
+from avatar_v.safety.policy import check_folder
+from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v_data.curation.speech import spoken_in
+from avatar_v_data.curation.stages import (
+    Clip,
+    Reader,
+    Reads,
+    Result,
+    Seen,
+    SoundScores,
+    Stage,
+    Waveform,
+)
+
+MODELS = (
+    "a classifier of sounds as transformers saves it, with weights in safetensors, such as "
+    "MIT/ast-finetuned-audioset-10-10-0.4593 (BSD-3-Clause; speech, music and 525 others) or one "
+    "that tells synthetic speech, of the Hugging Face hub: download the repository into a folder"
+)
+KINDS = ("ForAudioClassification", "ForSequenceClassification")
+WINDOW_S = 10.0
+"""Of what a classifier hears at once."""
+FULL = 0.99
+"""Of full scale, from which on a sample is clipped."""
+FEWEST_PAUSES = 5
+"""Frames without speech that say how loud the noise is."""
+MOST_DB = 60.0
+ENERGY = 0.99
+"""Of a sound, below its bandwidth."""
+
+
+@dataclass(frozen=True)
+class SoundStage(Stage):
+    """``models``: folders of audio classifiers of transformers.
+
+    Columns: ``sound_LABEL`` for each of their labels, the largest probability in parts of 10 s.
+    """
+
+    models: tuple[str, ...] = ("weights/sounds",)
+
+    name: ClassVar[str] = "sounds"
+    version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "clip sounds"
+    needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
+
+    def weights(self) -> str:
+        for folder in self.models:
+            needed = ("preprocessor_config.json",)
+            check_folder(Path(folder), "sounds", KINDS, needed, MODELS)
+        return " ".join(hash_folder(folder) for folder in self.models)
+
+    def begin(self, seen: Seen) -> Reader:
+        return SoundScores(lambda clip: self.score(clip, seen), seen)
+
+    def score(self, clip: Clip, seen: Seen) -> Result:
+        row: Result = {}
+        for folder in self.models:
+            found = sound_scores(clip.sound(seen.audio), folder)
+            if twice := sorted(set(row) & set(found)):
+                raise ValueError(f"{folder} and another one have the label {twice[0]!r}")
+            row |= found
+        return {f"sound_{label}": round(p, 4) for label, p in row.items()}
+
+
+@torch.inference_mode()
+def sound_scores(sound: Waveform, folder: str) -> dict[str, float]:
+    """The probabilities of a classifier's labels, the largest of all parts of a sound."""
+    model, prepare = _classifier(folder)
+    parts = sound.tensor_split(max(round(len(sound) / SAMPLE_RATE_HZ / WINDOW_S), 1))
+    scores = []
+    for part in parts:
+        inputs = prepare(part.numpy(), sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
+        logits = model(**inputs.to(model.device)).logits
+        scores.append(probabilities(model, logits)[0])
+    most = torch.stack(scores).amax(0).tolist()
+    return {str(model.config.id2label[n]): p for n, p in enumerate(most)}
+
+
+@dataclass(frozen=True)
+class SoundQualityStage(Stage):
+    """Columns: ``snr_db``, how much louder speech is than what is heard in its pauses, -60 to 60
+    dB; ``clipped_share`` of the samples, at full scale; ``bandwidth_hz``, below which 99 % of the
+    energy lies, 8 kHz at most."""
+
+    name: ClassVar[str] = "sound_quality"
+    version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "clip sounds"
+    needs: ClassVar[tuple[str, ...]] = ("speech", "clips")
+
+    def begin(self, seen: Seen) -> Reader:
+        return SoundScores(lambda clip: self.score(clip, seen), seen)
+
+    def score(self, clip: Clip, seen: Seen) -> Result:
+        sound = clip.sound(seen.audio)
+        spoken = torch.zeros(clip.stop - clip.start, dtype=torch.bool)
+        for start_s, stop_s in spoken_in(seen.results["speech"]["speech"], clip):
+            spoken[int(start_s * FRAME_RATE_HZ) : math.ceil(stop_s * FRAME_RATE_HZ)] = True
+        power = sound.double().view(-1, SAMPLES_PER_FRAME).square().mean(1)
+        energy = torch.fft.rfft(sound.double()).abs().square().cumsum(0)
+        above = int((energy < ENERGY * energy[-1]).sum())
+        return {
+            "snr_db": round(snr_db(power, spoken), 2),
+            "clipped_share": round(float((sound.abs() >= FULL).double().mean()), 6),
+            "bandwidth_hz": round(above * SAMPLE_RATE_HZ / len(sound)),
+        }
+
+
+def snr_db(power: torch.Tensor, spoken: torch.Tensor) -> float:
+    """Of each frame its power, and whether somebody speaks. Speech is heard over noise, whose
+    power is taken off. Where there are few pauses the quietest tenth of all frames counts."""
+    pauses = power[~spoken]
+    if len(pauses) < FEWEST_PAUSES:
+        pauses = power.sort().values[: max(len(power) // 10, 1)]
+    noise = float(pauses.mean())
+    both = float(power[spoken].mean()) if spoken.any() else noise
+    ratio = torch.tensor([max(both - noise, 1e-12) / max(noise, 1e-12)])
+    return float((10 * ratio.log10()).clamp(-MOST_DB, MOST_DB))
+
+
+@cache
+def _classifier(folder: str) -> tuple[Any, Any]:
+    from transformers import AutoFeatureExtractor, AutoModelForAudioClassification
+
+    model, lacks = load_model(AutoModelForAudioClassification, folder, MODELS)
+    if lacks:
+        raise ValueError(f"{folder} lacks {', '.join(lacks[:3])}; expected {MODELS}")
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return model, load_part(AutoFeatureExtractor, folder, MODELS)
