@@ -296,7 +296,7 @@ def test_clips_that_hold_a_marked_fault_are_left_out(tmp_path: Path) -> None:
     assert [one["start"] for one in selection.clips] == [0, 10]
     assert [step.what for step in selection.steps][2] == "no marked faults"
     with pytest.raises(ValueError, match=r"of no recording of this run: b\.mp4"):
-        select(found, "a2v", {}, {"b.mp4": [(0.0, 1.0)]})
+        select(found, "a2v", {}, drops={"b.mp4": [(0.0, 1.0)]})
     for start, stop in ((0.4, 0.4), ("nan", 1), ("x", 1), (-1, 1)):
         file.write_text("file,start_s,stop_s,fault\n" + row.format(start, stop))
         with pytest.raises(ValueError, match=r"drop\.csv, line 2"):

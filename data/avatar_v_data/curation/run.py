@@ -31,6 +31,7 @@ from avatar_v_data.curation.select import (
 from avatar_v_data.curation.shards import Named, samples_of, write_shards
 from avatar_v_data.curation.stages import FootageRecording, seconds
 from avatar_v_data.curation.store import CurationStore
+from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import CurationResults, collect
 from avatar_v_data.curation.words import said_between
 from avatar_v_data.import_plan import find_sources
