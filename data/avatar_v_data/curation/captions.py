@@ -11,16 +11,7 @@ from PIL import Image
 from avatar_v.base.local_models import load_model, load_part
 from avatar_v.base.paths import indexed_weights
 from avatar_v.critics.frozen import hash_folder
-from avatar_v_data.curation.stages import (
-    Clip,
-    ClipScores,
-    Frame,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    Stage,
-)
+from avatar_v_data.curation.stages import Clip, ClipScorer, Frame, Result, Seen
 
 SOURCE = (
     "a model of transformers that describes pictures, with its processor, such as "
@@ -31,7 +22,7 @@ MAX_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
-class CaptionStage(Stage):
+class CaptionStage(ClipScorer):
     """``model``: the folder of any image-text-to-text model of transformers. ``prompt``: what a
     model that chats is asked, or the first words of a description; "" for none.
 
@@ -44,7 +35,6 @@ class CaptionStage(Stage):
 
     name: ClassVar[str] = "captions"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("clips",)
 
     def weights(self) -> str:
@@ -54,9 +44,6 @@ class CaptionStage(Stage):
                 f"captions: {folder} has no config.json with *.safetensors; it takes {SOURCE}"
             )
         return hash_folder(folder)
-
-    def begin(self, seen: Seen) -> Reader:
-        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         middle = clip.frames[(clip.start + clip.stop) // 2 - clip.start]

@@ -9,14 +9,14 @@ import torch
 from avatar_v.critics.frozen import hash_folder
 from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v.safety.policy import PICTURE_MODELS, check_folder
-from avatar_v_data.curation.stages import Clip, ClipScores, Reader, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import Clip, ClipScorer, Result, Seen
 
 NUM_SEEN = 8
 """Pictures of a clip that are judged."""
 
 
 @dataclass(frozen=True)
-class ContentStage(Stage):
+class ContentStage(ClipScorer):
     """``model``: the folder of an image classifier of transformers.
 
     Columns: ``content_LABEL`` for each of its labels, the largest probability in a clip's pictures.
@@ -26,7 +26,6 @@ class ContentStage(Stage):
 
     name: ClassVar[str] = "content"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("clips",)
 
     def weights(self) -> str:
@@ -34,9 +33,6 @@ class ContentStage(Stage):
         needed = ("preprocessor_config.json",)
         check_folder(folder, "content", ("ForImageClassification",), needed, PICTURE_MODELS)
         return hash_folder(folder)
-
-    def begin(self, seen: Seen) -> Reader:
-        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         at = torch.linspace(0, len(clip.frames) - 1, NUM_SEEN).round().long().unique().tolist()

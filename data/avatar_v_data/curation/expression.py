@@ -16,15 +16,7 @@ from avatar_v.faces.face_reader import READ, FaceReader
 from avatar_v.faces.patches import face_patches, from_68
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.heads import boxes_between
-from avatar_v_data.curation.stages import (
-    Clip,
-    ClipScores,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    Stage,
-)
+from avatar_v_data.curation.stages import Clip, ClipScorer, Result, Seen
 
 EYE_OPEN, GAZE_X, GAZE_Y, MOUTH_OPEN, TEETH = (
     READ.index(name) for name in ("eye_open", "gaze_x", "gaze_y", "mouth_open", "teeth")
@@ -39,7 +31,7 @@ SHOWN = 0.5
 
 
 @dataclass(frozen=True)
-class ExpressionStage(Stage):
+class ExpressionStage(ClipScorer):
     """By dlib's landmarks and the reader that ships (faces/face_reader.py).
 
     Columns of each clip: ``gaze_away``, the share of frames that look aside; ``blinks`` a minute
@@ -51,15 +43,11 @@ class ExpressionStage(Stage):
 
     name: ClassVar[str] = "expression"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
 
     def weights(self) -> str:
         own = hash_files(sorted(critic_folder("reader").iterdir()))
         return f"{own} {dlib_face.weights_hash()}"
-
-    def begin(self, seen: Seen) -> Reader:
-        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         frames = clip.stacked()

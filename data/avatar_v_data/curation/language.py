@@ -11,16 +11,7 @@ from avatar_v.base.local_models import load_model, load_part
 from avatar_v.critics.frozen import hash_folder
 from avatar_v.safety.policy import check_folder
 from avatar_v.types import SAMPLE_RATE_HZ
-from avatar_v_data.curation.stages import (
-    Clip,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    SoundScores,
-    Stage,
-    Waveform,
-)
+from avatar_v_data.curation.stages import Clip, Result, Seen, SoundScorer, Waveform
 
 SOURCE = (
     "a Whisper of several languages as transformers saves it, for example of "
@@ -29,7 +20,7 @@ SOURCE = (
 
 
 @dataclass(frozen=True)
-class LanguageStage(Stage):
+class LanguageStage(SoundScorer):
     """``model``: the folder of a Whisper of transformers that knows several languages.
 
     Columns: ``language``, a code such as "en", of the clip's first 30 s; ``language_confidence``,
@@ -40,16 +31,12 @@ class LanguageStage(Stage):
 
     name: ClassVar[str] = "language"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "clip sounds"
     needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
 
     def weights(self) -> str:
         kinds, needed = ("WhisperForConditionalGeneration",), ("generation_config.json",)
         check_folder(Path(self.model), "language", kinds, needed, SOURCE)
         return hash_folder(self.model)
-
-    def begin(self, seen: Seen) -> Reader:
-        return SoundScores(lambda clip: self.score(clip, seen), seen)
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         sure = languages(clip.sound(seen.audio), self.model)

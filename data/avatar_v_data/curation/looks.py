@@ -10,16 +10,7 @@ from torch import Tensor
 
 from avatar_v.critics.quality import sharpness
 from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import (
-    TICK,
-    Clip,
-    ClipScores,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    Stage,
-)
+from avatar_v_data.curation.stages import TICK, Clip, ClipScorer, Result, Seen
 
 SIDE = 64
 """Pixels of the head that is looked at, so that sharpness compares between cameras."""
@@ -34,7 +25,7 @@ AROUND = 2.2
 
 
 @dataclass(frozen=True)
-class LookStage(Stage):
+class LookStage(ClipScorer):
     """Columns of each clip.
 
     ``sharpness`` of the head at 64 pixels (variance of the Laplacian; nine of ten frames are
@@ -45,11 +36,7 @@ class LookStage(Stage):
 
     name: ClassVar[str] = "looks"
     version: ClassVar[int] = 2
-    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
-
-    def begin(self, seen: Seen) -> Reader:
-        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         frames, found = clip.stacked(), seen.results["faces"]["boxes"]

@@ -12,25 +12,14 @@ from avatar_v.critics.frozen import critic_folder, hash_files
 from avatar_v.faces import dlib_face, face_track
 from avatar_v.faces.face import FaceCritic
 from avatar_v_data.curation.heads import Boxes, boxes_between, head
-from avatar_v_data.curation.stages import (
-    TICK,
-    Clip,
-    ClipScores,
-    Frames,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    Stage,
-    rounded,
-)
+from avatar_v_data.curation.stages import TICK, Clip, ClipScorer, Frames, Result, Seen, rounded
 
 NUM_FACES = 8
 SIDE = 64
 
 
 @dataclass(frozen=True)
-class PersonStage(Stage):
+class PersonStage(ClipScorer):
     """``critic``: dlib for people, "world" for drawn ones.
 
     Columns: ``face``, a unit vector, and ``face_spread``, the largest distance of a picture's own
@@ -41,16 +30,12 @@ class PersonStage(Stage):
 
     name: ClassVar[str] = "person"
     version: ClassVar[int] = 2
-    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
 
     def weights(self) -> str:
         if self.critic == "world":
             return hash_files(sorted(critic_folder("face").iterdir()))
         return dlib_face.weights_hash()
-
-    def begin(self, seen: Seen) -> Reader:
-        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         found = seen.results["faces"]["boxes"]

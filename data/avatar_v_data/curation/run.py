@@ -179,16 +179,16 @@ def choose(
     ]
     if taken := [s.tier for s in selections if (out / s.tier).exists()]:
         raise ValueError(f"{out / taken[0]} is there already; choose another folder")
-    named: list[list[Named]] = []
+    named: list[list[Named]] = [[] for _ in selections]
     if run.plan.samples:
         for number, selection in enumerate(selections):
             own, dropped = _samples(run, selection, licence, consent)
-            named.append(own)
+            named[number] = own
             selections[number] = replace(selection, num_samples=len(own), dropped=tuple(dropped))
     out.mkdir(parents=True, exist_ok=True)
     _write_reports(run, out, found, selections)
     with ExitStack() as folders:  # all tiers, or none where this is interrupted
-        for selection, own in zip(selections, named, strict=False):
+        for selection, own in zip(selections, named, strict=True):
             if own:
                 folder = folders.enter_context(whole_folder(out / selection.tier))
                 write_shards(folder, selection.tier, own, per_shard=64)

@@ -15,16 +15,7 @@ from avatar_v.safety.moderation import probabilities
 from avatar_v.safety.policy import check_folder
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_data.curation.speech import spoken_in
-from avatar_v_data.curation.stages import (
-    Clip,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    SoundScores,
-    Stage,
-    Waveform,
-)
+from avatar_v_data.curation.stages import Clip, Result, Seen, SoundScorer, Waveform
 
 MODELS = (
     "a classifier of sounds as transformers saves it, with weights in safetensors, such as "
@@ -44,7 +35,7 @@ ENERGY = 0.99
 
 
 @dataclass(frozen=True)
-class SoundStage(Stage):
+class SoundStage(SoundScorer):
     """``models``: folders of audio classifiers of transformers.
 
     Columns: ``sound_LABEL`` for each of their labels, the largest probability in parts of 10 s.
@@ -54,7 +45,6 @@ class SoundStage(Stage):
 
     name: ClassVar[str] = "sounds"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "clip sounds"
     needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
 
     def weights(self) -> str:
@@ -62,9 +52,6 @@ class SoundStage(Stage):
             needed = ("preprocessor_config.json",)
             check_folder(Path(folder), "sounds", KINDS, needed, MODELS)
         return " ".join(hash_folder(folder) for folder in self.models)
-
-    def begin(self, seen: Seen) -> Reader:
-        return SoundScores(lambda clip: self.score(clip, seen), seen)
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         row: Result = {}
@@ -91,18 +78,14 @@ def sound_scores(sound: Waveform, folder: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class SoundQualityStage(Stage):
+class SoundQualityStage(SoundScorer):
     """Columns: ``snr_db``, how much louder speech is than what is heard in its pauses, -60 to 60
     dB; ``clipped_share`` of the samples, at full scale; ``bandwidth_hz``, below which 99 % of the
     energy lies, 8 kHz at most."""
 
     name: ClassVar[str] = "sound_quality"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "clip sounds"
     needs: ClassVar[tuple[str, ...]] = ("speech", "clips")
-
-    def begin(self, seen: Seen) -> Reader:
-        return SoundScores(lambda clip: self.score(clip, seen), seen)
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         sound = clip.sound(seen.audio)

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -129,30 +129,6 @@ class Reader:
         return self.columns
 
 
-class ClipScores(Reader):
-    """Of a stage that looks at each clip by itself: ``score`` gives its columns."""
-
-    def __init__(self, score: Callable[[Clip], Result]) -> None:
-        super().__init__({"clips": []})
-        self._score = score
-
-    def clip(self, clip: Clip) -> None:
-        self.columns["clips"].append(self._score(clip))
-
-
-class SoundScores(Reader):
-    """Of a stage that hears each clip by itself, when all are known, and sees no frame."""
-
-    def __init__(self, score: Callable[[Clip], Result], seen: Seen) -> None:
-        super().__init__()
-        self._score, self._seen = score, seen
-
-    def finish(self) -> Result:
-        spans = enumerate(self._seen.results["clips"]["clips"])
-        clips = (Clip(number, span["start"], span["stop"], ()) for number, span in spans)
-        return {"clips": [self._score(clip) for clip in clips]}
-
-
 class Stage(ABC):
     """The base of all stages, which are frozen dataclasses. A result is a function of the recording
     and of the results of ``needs`` alone. ValueError of any method: the recording has nothing for
@@ -182,6 +158,44 @@ class Stage(ABC):
     def begin(self, seen: Seen) -> Reader:
         """Start on a recording. One that reads the file or its sound is done then, and gives all
         that it has to say."""
+
+
+class ClipScorer(Stage):
+    """The base of stages that look at each clip by itself."""
+
+    reads: ClassVar[Reads] = "clips"
+
+    @abstractmethod
+    def score(self, clip: Clip, seen: Seen) -> Result:
+        """The columns of a clip."""
+
+    def begin(self, seen: Seen) -> Reader:
+        return _Scores(self, seen)
+
+
+class SoundScorer(ClipScorer):
+    """The base of stages that hear each clip by itself, when all are known, and see no frame."""
+
+    reads: ClassVar[Reads] = "clip sounds"
+
+    def begin(self, seen: Seen) -> Reader:
+        return _Heard(self, seen)
+
+
+class _Scores(Reader):
+    def __init__(self, stage: ClipScorer, seen: Seen) -> None:
+        super().__init__({"clips": []})
+        self._stage, self._seen = stage, seen
+
+    def clip(self, clip: Clip) -> None:
+        self.columns["clips"].append(self._stage.score(clip, self._seen))
+
+
+class _Heard(_Scores):
+    def finish(self) -> Result:
+        for number, span in enumerate(self._seen.results["clips"]["clips"]):
+            self.clip(Clip(number, span["start"], span["stop"], ()))
+        return self.columns
 
 
 def stage_identity(stage: Stage) -> str:

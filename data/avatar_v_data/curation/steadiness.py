@@ -13,16 +13,7 @@ from torch import Tensor
 
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import (
-    Clip,
-    ClipScores,
-    Frames,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    Stage,
-)
+from avatar_v_data.curation.stages import Clip, ClipScorer, Frames, Result, Seen
 
 HEIGHT = 96
 """Pixels of the pictures that are compared."""
@@ -40,7 +31,7 @@ LEAST_CHANGE = 0.05
 
 
 @dataclass(frozen=True)
-class SteadinessStage(Stage):
+class SteadinessStage(ClipScorer):
     """Columns of each clip.
 
     ``shake``: how far the background jumps from frame to frame beside its slow course, in
@@ -53,11 +44,7 @@ class SteadinessStage(Stage):
 
     name: ClassVar[str] = "steadiness"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
-
-    def begin(self, seen: Seen) -> Reader:
-        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         frames, found = clip.stacked(), seen.results["faces"]["boxes"]

@@ -17,16 +17,7 @@ from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v_data.curation.heads import Boxes, boxes_between, head
-from avatar_v_data.curation.stages import (
-    Clip,
-    ClipScores,
-    Frames,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    Stage,
-)
+from avatar_v_data.curation.stages import Clip, ClipScorer, Frames, Result, Seen
 
 WORLD = "world"
 SIDE = 64
@@ -37,7 +28,7 @@ CONFIDENCE = "sync_confidence"
 
 
 @dataclass(frozen=True)
-class SyncStage(Stage):
+class SyncStage(ClipScorer):
     """``critic``: the file of SyncNet's weights, or "world" for drawn people.
 
     Columns: ``sync_offset`` in frames (positive: the sound is early), ``sync_confidence`` (Sync-C:
@@ -49,7 +40,6 @@ class SyncStage(Stage):
 
     name: ClassVar[str] = "sync"
     version: ClassVar[int] = 3
-    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
 
     def weights(self) -> str:
@@ -58,9 +48,6 @@ class SyncStage(Stage):
         if not Path(self.critic).is_file():
             return SyncNet.load(self.critic).hash()  # its error says where to get the file
         return hash_files([Path(self.critic)])
-
-    def begin(self, seen: Seen) -> Reader:
-        return ClipScores(lambda clip: self.score(clip, seen))
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         faces = self._faces(clip.stacked(), clip.start, seen.results["faces"]["boxes"])

@@ -17,17 +17,7 @@ from avatar_v.critics.frozen import hash_files
 from avatar_v.critics.voice import STEP, WINDOW, VoiceEncoder
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v_data.curation.speech import Spans, spoken_in
-from avatar_v_data.curation.stages import (
-    Clip,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    SoundScores,
-    Stage,
-    Waveform,
-    seconds,
-)
+from avatar_v_data.curation.stages import Clip, Result, Seen, SoundScorer, Waveform, seconds
 
 HOP = SHORTEST = WINDOW // 2
 """Rows from one window to the next; and of the shortest speech of which it is said whose it is."""
@@ -37,11 +27,12 @@ Vectors = Float[np.ndarray, "n 256"]
 
 
 @dataclass(frozen=True)
-class VoiceStage(Stage):
+class VoiceStage(SoundScorer):
     """``same``: the mean cosine distance of two groups of windows up to which they are one voice.
     A window is 1.6 s of speech, every 0.8 s.
 
-    Columns: ``voice``, a unit vector of the voice that speaks most; ``voice_spread``, the largest
+    Columns: ``voice``, a unit vector of the voice that speaks most, not there where no speech is
+    long enough; ``voice_spread``, the largest
     distance of a window's own vector from the mean of all; ``speakers``, 0 where no speech is
     long enough; ``second_voice_share``, the share of the speech that is not the first voice's;
     ``turns``, [from, to, who], in seconds of the recording, where 0 is the first voice.
@@ -51,21 +42,16 @@ class VoiceStage(Stage):
 
     name: ClassVar[str] = "voice"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "clip sounds"
     needs: ClassVar[tuple[str, ...]] = ("speech", "clips")
 
     def weights(self) -> str:
         return hash_files([voice.weights_path()])
 
-    def begin(self, seen: Seen) -> Reader:
-        return SoundScores(lambda clip: self.score(clip, seen), seen)
-
     def score(self, clip: Clip, seen: Seen) -> Result:
         speech = spoken_in(seen.results["speech"]["speech"], clip)
         windows = _windows(speech)
         if not windows:
-            empty = {"voice": [0.0] * voice.WIDTH, "voice_spread": 0.0, "speakers": 0}
-            return empty | {"second_voice_share": 0.0, "turns": []}
+            return {"voice_spread": 0.0, "speakers": 0, "second_voice_share": 0.0, "turns": []}
         vectors = _vectors(clip.sound(seen.audio), windows)
         who = voices(vectors, self.same)
         first, mean = (_mean(some) for some in (vectors[who == 0], vectors))

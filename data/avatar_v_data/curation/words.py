@@ -19,17 +19,7 @@ from avatar_v.safety.statement import SPEECH_MODELS
 from avatar_v.shards.schema import to_int16
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v_data.curation.speech import spoken_in
-from avatar_v_data.curation.stages import (
-    Clip,
-    Reader,
-    Reads,
-    Result,
-    Seen,
-    SoundScores,
-    Stage,
-    Waveform,
-    seconds,
-)
+from avatar_v_data.curation.stages import Clip, Result, Seen, SoundScorer, Waveform, seconds
 
 HOW_TO_INSTALL = "English words need pocketsphinx: pip install 'avatar_v[extract]'"
 KINDS = ("ForCTC", "ForConditionalGeneration")
@@ -38,7 +28,7 @@ Word = tuple[str, float, float, float | None]
 
 
 @dataclass(frozen=True)
-class WordStage(Stage):
+class WordStage(SoundScorer):
     """``model``: the folder of a speech recogniser of transformers, Whisper or one with CTC; "":
     PocketSphinx, which knows English alone.
 
@@ -51,7 +41,6 @@ class WordStage(Stage):
 
     name: ClassVar[str] = "words"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "clip sounds"
     needs: ClassVar[tuple[str, ...]] = ("speech", "clips")
 
     def weights(self) -> str:
@@ -63,9 +52,6 @@ class WordStage(Stage):
         if importlib.util.find_spec("pocketsphinx") is None:
             raise ValueError(HOW_TO_INSTALL)
         return version("pocketsphinx")
-
-    def begin(self, seen: Seen) -> Reader:
-        return SoundScores(lambda clip: self.score(clip, seen), seen)
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         sound, start_s = clip.sound(seen.audio), seconds(clip.start)
