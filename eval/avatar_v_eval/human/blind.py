@@ -38,7 +38,7 @@ def blinded_copies(files: Iterable[Path], folder: Path) -> dict[Path, Path]:
 @lru_cache(4096)
 def duration_s(copy: Path) -> float:
     """Of a copy, as its index states it."""
-    with av.open(str(copy)) as container:
+    with open_media(copy) as container:
         return (container.duration or 0) / av.time_base
 
 
