@@ -24,7 +24,8 @@ from avatar_v.world.style import sample_style
 from avatar_v.world.voice import sample_voice
 from avatar_v_data.curation.language import LanguageStage, languages
 from avatar_v_data.curation.passes import examine
-from avatar_v_data.curation.sounds import SoundQualityStage, SoundStage, sound_scores
+from avatar_v_data.curation.sound_quality import SoundQualityStage
+from avatar_v_data.curation.sounds import SoundStage, sound_scores
 from avatar_v_data.curation.speech import spoken_in
 from avatar_v_data.curation.stages import (
     Clip,

@@ -23,7 +23,8 @@ from avatar_v_data.curation.person import PersonStage
 from avatar_v_data.curation.probe import ProbeStage
 from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.shots import ShotStage
-from avatar_v_data.curation.sounds import SoundQualityStage, SoundStage
+from avatar_v_data.curation.sound_quality import SoundQualityStage
+from avatar_v_data.curation.sounds import SoundStage
 from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import Stage
 from avatar_v_data.curation.steadiness import SteadinessStage
