@@ -13,7 +13,11 @@ from transformers import (
     BlipConfig,
     BlipForConditionalGeneration,
     BlipProcessor,
+    CLIPConfig,
+    CLIPModel,
     PreTrainedTokenizerFast,
+    VideoMAEConfig,
+    VideoMAEModel,
     ViTConfig,
     ViTForImageClassification,
     Wav2Vec2Config,
@@ -62,6 +66,23 @@ def picture_classifier(folder: Path, *labels: str) -> str:
     with torch.no_grad():
         for x in model.classifier.parameters():
             x.normal_()
+    return _saved(model, folder)
+
+
+def video_network(folder: Path, kind: str) -> str:
+    """A "clip" or a "videomae" of pictures of 16 pixels."""
+    torch.manual_seed(0)
+    if kind == "clip":
+        pictures = SIZES | {"image_size": 16, "patch_size": 8}
+        model = CLIPModel(CLIPConfig(vision_config=pictures, text_config=SIZES, projection_dim=8))
+    else:
+        model = VideoMAEModel(VideoMAEConfig(image_size=16, patch_size=8, num_frames=4, **SIZES))
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.5)  # so that what is seen changes the vector
+    return _saved(model, folder)
+
+
+def _saved(model: Any, folder: Path) -> str:
     model.save_pretrained(folder)
     values = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     (folder / "preprocessor_config.json").write_text(json.dumps(values))

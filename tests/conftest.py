@@ -14,6 +14,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background jo
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if importlib.util.find_spec("beartype"):  # a rented machine does without
     install_import_hook(["avatar_v", "avatar_v_data"], "beartype.beartype")
+if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"  # its interpreter stands in for a GPU, in this process
+    importlib.import_module("avatar_v.kernels.scopes")
+    del os.environ["TRITON_INTERPRET"]  # alone
 
 MEDIA = Path(__file__).resolve().parents[2] / "shared" / "media"
 

@@ -58,6 +58,8 @@ class Script:
         args = (script, words, environment, os.getcwd(), str(self.out), str(self.err))
         self.process = FORKS.Process(target=_run, args=args)
         self.process.start()
+        assert self.process.pid is not None
+        self.pid = self.process.pid
 
     def ended(self, most_s: float = 600.0) -> Ended:
         self.process.join(most_s)

@@ -112,7 +112,7 @@ def foreign_routes(site: Site) -> Iterator[Attack]:
     gets += [f"{api}/stream/x/0/1/playlist.m3u8", f"{api}/queue/data?session_hash=x"]
     gets += [f"{api}/info", f"{api}/openapi.json", f"{api}/startup-events", f"{api}/heartbeat/x"]
     gets += ["/config", "/monitoring", "/monitoring/summary", "/theme.css", "/openapi.json"]
-    gets += ["/docs", "/redoc", "/metrics", "/login", "/.env", "/.git/config", "//etc/passwd"]
+    gets += ["/docs", "/redoc", "/login", "/.env", "/.git/config", "//etc/passwd"]
     gets += ["/static/..%2fpage.py", "/static/page.html", "/static//etc/passwd", "/assets/x.js"]
     gets += [
         "/static/%2e%2e/cli.py",

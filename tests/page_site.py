@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-SRC = Path(__file__).resolve().parents[2] / "src"
+SRC = Path(__file__).resolve().parents[1] / "src"
+PATHS = os.pathsep.join([str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])])
 COMMAND = [sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())"]
 OPTIONS = ["--port", "0", "--device", "cpu", "--precision", "fp32"]
 LIMITS = ["--max-upload", "2", "--max-total", "8"]
@@ -99,12 +100,14 @@ class Site:
 
 
 @contextlib.contextmanager
-def running(place: Path, weights: Path, program: str = COMMAND[-1]) -> Iterator[Site]:
+def running(
+    place: Path, weights: Path | str, program: str = COMMAND[-1], *more: str
+) -> Iterator[Site]:
     """The page on a free port, with its temporary files in ``place``."""
     before = set(place.glob("avatar_v_app_*"))
     process = subprocess.Popen(
-        [*COMMAND[:-1], program, "app", "--weights", str(weights), *OPTIONS, *LIMITS],
-        env=os.environ | {"TMPDIR": str(place), "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
+        [*COMMAND[:-1], program, "app", "--weights", str(weights), *OPTIONS, *LIMITS, *more],
+        env=os.environ | {"TMPDIR": str(place), "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -3,9 +3,11 @@
 Every rank computes each case alone, too, and keeps the largest difference by name.
 """
 
+import contextlib
 import copy
 import dataclasses
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ from avatar_v.models.attention import attend_self
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
+from avatar_v.parallel import exchange, sequence
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.sequence import SequenceGroup, sequence_mesh, spread
 from avatar_v.parallel.strips import StripDecoder, Strips
 from avatar_v.parallel.traffic import sent_elements
 from avatar_v.sampling.guidance import guided
 from avatar_v.types import Cond
+from avatar_v_eval.speed.exchange import Links, SimulatedLinks
 from forked import spawn
 from random_models import make_cond, make_dit, make_reference
 
@@ -157,6 +161,61 @@ CASES: tuple[tuple[int, int, dict[str, Any], bool], ...] = (
 keep their reference."""
 
 
+WAYS = ("asynchronous", "tiled:1", "tiled:3")
+"""Exchanges that have to give what blocking ones give; tiles of 3 are of 4 heads or of all of 2."""
+OVERLAPPED = ((8, 2, False), (8, 4, False), (8, 4, True), (12, 8, True))
+"""Of `CASES` those that are computed with each of them: heads, ranks, and whether by a refiner."""
+
+
+def same_bits(dit: AvatarDiT, layout: Layout) -> dict[str, Any]:
+    """By way of exchanging: whether velocity and gradients are those of blocking exchanges, bit for
+    bit, over links of some speed, with latency and jitter; and the calls of each. (Heads that are
+    not of whole registers are rounded in another order where they do not begin at one.)"""
+    group = dit.spread
+    assert isinstance(group, SequenceGroup)
+    x, t, cond = inputs(dit, seed=layout.data_rank)
+    inner, wanted, found = group.transport, list[Tensor](), dict[str, Any]()
+    for way in ("blocking", *WAYS):
+        links = SimulatedLinks(
+            inner, group.ulysses.get_group(), Links(1e7, 1e-4, 1e-3), layout.rank
+        )
+        group.transport = links
+        dit.zero_grad()
+        with exchange.using(way), calls_of(dit, links.calls):
+            v = velocity(dit, x, t, cond)
+            forward = len(links.calls)
+            v.square().sum().backward()
+        got = [v.detach(), *(p.grad for p in dit.parameters() if p.grad is not None)]
+        wanted = wanted or got
+        found[way] = len(got) > 50 and all(map(torch.equal, got, wanted))
+        found[f"calls {way}"] = links.calls[:forward], links.calls[forward:]
+    group.transport = inner
+    return found
+
+
+@contextlib.contextmanager
+def calls_of(dit: AvatarDiT, calls: list[str]) -> Iterator[None]:
+    """Within the block the projections of the video in the first block are noted in ``calls``, and
+    the attention of each tile."""
+    attention = dit.blocks[0].get_submodule("self_attention")
+    attend, hooks = sequence.attend_rotated, []
+    for name in ("query", "key", "value", "out"):
+        module = attention.get_submodule(name)
+        hooks.append(module.register_forward_hook(lambda *_, name=name: calls.append(name)))
+
+    def noted(*args: Any) -> Any:
+        calls.append("attend")
+        return attend(*args)
+
+    sequence.attend_rotated = noted
+    try:
+        yield
+    finally:
+        sequence.attend_rotated = attend
+        for hook in hooks:
+            hook.remove()
+
+
 def case_name(num_heads: int, size: int, changes: dict[str, Any]) -> str:
     return f"{num_heads} heads on {size}" + (", refiner" if changes else "")
 
@@ -175,6 +234,12 @@ def work(rank: int, world_size: int, folder: Path) -> None:
         found[name] = compare(dit, alone, layout, keep=keep)
         if not changes:
             found[name] |= attention(dit.spread) | more(dit, alone, layout)
+        if (num_heads, size, bool(changes)) in OVERLAPPED:
+            wide = make_dit(config(num_heads, dim=16 * num_heads, **changes))
+            spread(wide, sequence_mesh(layout, num_heads, "cpu"))
+            found[name] |= same_bits(wide, layout)
+        if (num_heads, size, changes) == (8, 4, {}):
+            found[name]["chosen"] = chosen(dit.spread)
     found["strips"] = strips()
     if rank == 0:
         torch.save(found, folder / "found.pt")
@@ -206,6 +271,14 @@ def more(dit: AvatarDiT, alone: AvatarDiT, layout: Layout) -> dict[str, Any]:
         if dit.spread.num_ring == 1:
             results["stream"].append(streamed(model, x, t, cond))
     return counted | {k: difference(*v) for k, v in results.items() if v}
+
+
+def chosen(group: SequenceGroup) -> list[str]:
+    """The fastest way to exchange, as each rank of the world finds it with its group."""
+    shares = group.of(3, 16, keep_keys=False)
+    ways: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ways, str(group.fastest_way(shares, torch.device("cpu"))))
+    return ways
 
 
 @torch.inference_mode()

@@ -72,6 +72,10 @@ CASES = {
     "the sink is replaced": Case(
         dataclasses.replace(PLAIN, anchor=True, streaming=Streaming(sink="replaced")), (1, 2)
     ),
+    "the first one decodes": Case(
+        dataclasses.replace(PLAIN, num_steps=2, anchor=True, from_prompt=True, renoise=True),
+        (0, 1, 1),
+    ),
     "guidance inside": Case(PLAIN, (1, 2), inside=True, moves=False, num_frames=38),
     "closed": Case(dataclasses.replace(PLAIN, chunk_latents=17), (1, 1, 1), False, False, 605, 1),
 }

@@ -112,13 +112,13 @@ def test_every_measurement_is_listed() -> None:
 
 
 def test_options_of_the_pages_exist() -> None:
-    """Options in the tables of docs/generation are those of ``generate`` or ``app``."""
+    """Options in the tables of docs/generation are those of the commands that make videos."""
     parser = cli.build_parser()
     (commands_of,) = [a for a in parser._actions if isinstance(a.choices, dict)]
     assert isinstance(commands_of.choices, dict)
     known = {
         option
-        for name in ("generate", "app")
+        for name in ("generate", "app", "serve", "write")
         for action in commands_of.choices[name]._actions
         for option in action.option_strings
     }
@@ -126,6 +126,19 @@ def test_options_of_the_pages_exist() -> None:
         for row in re.findall(r"^\| (`--.*?) \|", page.read_text(encoding="utf-8"), re.MULTILINE):
             for option in re.findall(r"--[\w-]+", row):
                 assert option in known, f"{page.name}: {option}"
+
+
+def test_every_option_is_named_on_a_page() -> None:
+    """Of a switch, on or off."""
+    named = {"--version", *re.findall(r"--[a-z][\w-]*", "\n".join(p.read_text() for p in PAGES))}
+    parsers = [(name, one.build_parser()) for name, one in FRONT_ENDS.items()]
+    while parsers:
+        command, parser = parsers.pop()
+        for action in parser._actions:
+            if isinstance(action.choices, dict):
+                parsers += [(f"{command} {name}", one) for name, one in action.choices.items()]
+            options = [option for option in action.option_strings if option.startswith("--")]
+            assert not options or named.intersection(options), f"{command} {options[0]}"
 
 
 def test_python_blocks_parse_and_take_files_that_the_demo_leaves(folder: Path) -> None:

@@ -2,11 +2,15 @@
 
 import csv
 import dataclasses
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.recipe.cli import run_words
 from avatar_v.shards.pairs import Judgment, Pair, PairPictures, encode_pair
 from avatar_v.shards.schema import Meta, Sample
@@ -14,7 +18,7 @@ from avatar_v.shards.writer import write_shard
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-NUM_FRAMES, SIZE = 33, 32
+NUM_FRAMES, SQUARE = 33, VideoFormat(32, 32)
 STAGES = (
     "0_vae", "0_vae_decoder", "1_t2v", "2_a2v", "3_pictures", "3_sft", "3_motion",
     "4a_distill_cfg", "4b_distill_dmd", "4c_distill_motion", "4d_causal_forcing",
@@ -23,25 +27,33 @@ STAGES = (
 )  # fmt: skip
 
 
-def make_shards(folder: Path) -> None:
+def make_shards(folder: Path, video: VideoFormat = SQUARE) -> None:
     """What recipes/tiny.yaml reads, below ``folder``. Integers alone, so the same everywhere."""
+    shutil.copytree(_shards(video).name, folder / "shards" / "tiny", dirs_exist_ok=True)
+
+
+@cache
+def _shards(video: VideoFormat) -> tempfile.TemporaryDirectory[str]:
+    """Made once for all tests of this process."""
+    made = tempfile.TemporaryDirectory()
     for name, num_clips, first in (("train", 8, 0), ("validation", 4, 100), ("own", 1, 200)):
-        clips = [make_clip(first + i) for i in range(num_clips)]
-        write_shard(folder / "shards" / "tiny" / name / "clips-000000.tar", clips)
+        clips = [make_clip(first + i, video) for i in range(num_clips)]
+        write_shard(Path(made.name, name, "clips-000000.tar"), clips)
         for kind, make in (("pairs", make_pair), ("votes", make_video_pair)):
             pairs = [encode_pair(make(first + i)) for i in range(num_clips)]
-            write_shard(folder / "shards" / "tiny" / kind / name / "pairs-000000.tar", pairs)
+            write_shard(Path(made.name, kind, name, "pairs-000000.tar"), pairs)
+    return made
 
 
-def make_clip(index: int) -> Sample:
+def make_clip(index: int, shown: VideoFormat = SQUARE) -> Sample:
     """A bright square that opens and closes with the loudness of a triangle wave."""
     frame = np.arange(NUM_FRAMES)
     opening = np.abs((frame * (1 + index % 3)) % 16 - 8)  # 0 … 8
     ramp = (np.arange(NUM_FRAMES * SAMPLES_PER_FRAME) * (7 + index % 5)) % 2000 - 1000
     audio = (ramp * np.repeat(opening, SAMPLES_PER_FRAME)).astype(np.int16)
-    x = np.arange(SIZE)
-    video = np.zeros((NUM_FRAMES, 3, SIZE, SIZE), np.uint8)
-    video[:] = (40 + 4 * ((x[None, :] + 3 * x[:, None] + 11 * index) % 32)).astype(np.uint8)
+    y, x = np.ogrid[: shown.height, : shown.width]
+    video = np.zeros((NUM_FRAMES, 3, *shown.size), np.uint8)
+    video[:] = (40 + 4 * ((x + 3 * y + 11 * index) % 32)).astype(np.uint8)
     for f in frame:
         video[f, index % 3, 16 : 17 + opening[f], 10:22] = 220
     box = torch.tensor([0.2, 0.2, 0.8, 0.9]).expand(NUM_FRAMES, 4).contiguous()
@@ -53,7 +65,9 @@ def make_clip(index: int) -> Sample:
         meta=Meta(
             person=str(index // 2), scene=str(index), sentence=str(index),
             text=f"person {index // 2} in front of stripes", num_frames=NUM_FRAMES,
-            height=SIZE, width=SIZE, licence="CC0-1.0", consent="synthetic", source="tests",
+            height=shown.height, width=shown.width, licence="CC0-1.0", consent="synthetic",
+            source="tests", frame_rate_hz=shown.frame_rate_hz,
+            sample_rate_hz=SAMPLES_PER_FRAME * shown.frame_rate_hz,
         ),
         audio=torch.from_numpy(audio),
         motion=motion,

@@ -19,13 +19,16 @@ from avatar_v.base.command_line import front_end
 from avatar_v.base.interrupts import interrupted
 from avatar_v.base.options import at_once
 from avatar_v.base.progress import progress_bar, results_console
+from avatar_v.base.video_format import FRAME_RATES_HZ, VideoFormat
 from avatar_v.base.words import counted, notice
 from avatar_v.cli import guarded
 from avatar_v_data import footage_cli, revoke_cli
 from avatar_v_data.world_settings import WorldSettings
 
 DEFAULT_NUM_FRAMES = 101  # 26 latents, 4.04 s
-DEFAULT_SIZE = 64
+DEFAULT_SIZE = "64"
+SIZE = "of the pictures, as 832x480, or 64 for a square (default: 64)"
+RATE = "frames a second (default: 25)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,10 +81,15 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="videos, subfolders too; a caption may lie in NAME.txt")
     parser.add_argument("--out", required=True, help="folder for the shards")
     parser.add_argument("--frames", type=int, default=DEFAULT_NUM_FRAMES, help="per clip, 4k + 1")
-    parser.add_argument("--size", type=int, default=DEFAULT_SIZE, help="height and width, pixels")
+    parser.add_argument("--size", default=DEFAULT_SIZE, metavar="WxH", help=SIZE)
+    parser.add_argument("--rate", type=int, default=25, choices=FRAME_RATES_HZ, help=RATE)
     parser.add_argument(
-        "--no-face-crop", action="store_true", help="take the picture's centre square, without dlib"
+        "--no-face-crop", action="store_true", help="take the picture's centre, without dlib"
     )
+    parser.add_argument(
+        "--framing", default="face", choices=["face", "body"], help="head and shoulders, or to the "
+        "hips (default: face)"
+    )  # fmt: skip
     parser.add_argument(
         "--person",
         choices=["file", "folder", "face", "manifest"],
@@ -114,7 +122,8 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clips", type=int, required=True, help="number of clips")
     parser.add_argument("--split", default="train", choices=["train", "validation", "test"])
     parser.add_argument("--frames", type=int, default=DEFAULT_NUM_FRAMES, help="per clip, 4k + 1")
-    parser.add_argument("--size", type=int, default=DEFAULT_SIZE, help="height and width, pixels")
+    parser.add_argument("--size", default=DEFAULT_SIZE, metavar="WxH", help=SIZE)
+    parser.add_argument("--rate", type=int, default=25, choices=FRAME_RATES_HZ, help=RATE)
     parser.add_argument("--clips-per-person", type=int, default=4, help="each in another scene")
     parser.add_argument("--clips-per-shard", type=int, default=64)
     parser.add_argument(
@@ -154,6 +163,8 @@ def _import(args: argparse.Namespace) -> int:
         num_frames=args.frames,
         size=args.size,
         face_crop=not args.no_face_crop,
+        framing=args.framing,
+        frame_rate_hz=args.rate,
         person=args.person,
         manifest=args.manifest,
         validation=args.validation,
@@ -182,17 +193,19 @@ def _import(args: argparse.Namespace) -> int:
 
 
 def _world(args: argparse.Namespace) -> int:
+    video = VideoFormat.of(args.size)
     settings = WorldSettings(
         num_clips=args.clips,
         split=args.split,
         num_frames=args.frames,
-        size=args.size,
+        size=video.height if video.aspect == 1 else video.size,
         clips_per_person=args.clips_per_person,
         clips_per_shard=args.clips_per_shard,
         seed=args.seed,
         close_ups=args.close_ups,
         raw=args.raw,
         pictures=not args.motion_only,
+        frame_rate_hz=args.rate,
     )
 
     from avatar_v_data.world_set import is_whole, write_world

@@ -1,4 +1,4 @@
-"""A user's own videos to shards: 25 fps, 16 kHz mono, cropped to the face, cut into clips.
+"""A user's own videos to shards: of one rate, cropped to the person, cut into clips.
 
 It is a run of the data engine whose plan takes every stretch that a manifest names, or all, and
 whose last stage makes the samples. Every file and every stretch of one that gives no clip is a row
@@ -19,6 +19,7 @@ import torch
 
 from avatar_v.base import checks
 from avatar_v.base.progress import results_console
+from avatar_v.base.video_format import Framing, checked_rate
 from avatar_v.base.words import counted
 from avatar_v.faces import face_track
 from avatar_v_data.curation.parts import PartStage
@@ -47,8 +48,10 @@ class ImportSettings:
     """The settings that turn a folder into clips."""
 
     num_frames: int = 101
-    size: int = 64
+    size: int | str = 64
     face_crop: bool = True
+    framing: Framing = "face"
+    frame_rate_hz: int = 25
     person: PersonRule | None = None  # None: the manifest's column, else one person a file
     manifest: str | None = None
     validation: float = 0.0  # share of the persons
@@ -59,6 +62,7 @@ class ImportSettings:
 
     def __post_init__(self) -> None:
         _ = self.plan
+        checked_rate(self.frame_rate_hz)
         if self.clips_per_shard < 1:
             raise ValueError(f"clips per shard are at least 1, got {self.clips_per_shard}")
         if not 0 <= self.validation < 1:
@@ -69,7 +73,13 @@ class ImportSettings:
     @property
     def plan(self) -> CurationPlan:
         """What the engine is asked for."""
-        samples = SampleStage(self.num_frames, self.size, self.face_crop, self.person == "face")
+        samples = SampleStage(
+            self.num_frames,
+            self.size,
+            self.face_crop,
+            self.person == "face",
+            framing=self.framing,
+        )
         return CurationPlan((ProbeStage(), PartStage(self.num_frames), samples))
 
 
@@ -135,7 +145,9 @@ def import_folder(
     report = ImportReport(str(folder), settings, not_in_manifest=num_left_out)
     work = work_folder(out)
     store = CurationStore(work)
-    recordings = [FootageRecording.of(Path(s.path), s.name, s.parts) for s in sources]
+    recordings = [
+        FootageRecording.of(Path(s.path), s.name, s.parts, settings.frame_rate_hz) for s in sources
+    ]
     tasks = desired(settings.plan, recordings)
     perform_all(settings.plan, tasks, store, num_workers, None, on_file)
     found = _Found(store, {(t.recording.name, t.stage.name): t.key for t in tasks})

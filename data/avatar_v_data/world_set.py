@@ -29,6 +29,7 @@ from avatar_v.shards.writer import (
     write_shard,
     write_text_atomically,
 )
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world import clip as world_clip
 from avatar_v.world.redrawn import close_ups
 from avatar_v.world.splits import RANGES
@@ -63,16 +64,20 @@ def make_sample(settings: WorldSettings, index: int) -> Sample:
         speech,
         num_frames=settings.num_frames,
         size=settings.size,
+        frame_rate_hz=settings.frame_rate_hz,
         render_video=settings.pictures,
     )
+    height, width = settings.sides if settings.pictures else (0, 0)
     meta = Meta(
         person=f"world-{person}",
         scene=f"world-{scene}",
         sentence=f"world-{clip.sentence_id}",
         text=clip.text,
         num_frames=settings.num_frames,
-        height=settings.size if settings.pictures else 0,
-        width=settings.size if settings.pictures else 0,
+        height=height,
+        width=width,
+        frame_rate_hz=settings.frame_rate_hz,
+        sample_rate_hz=SAMPLES_PER_FRAME * settings.frame_rate_hz,
         licence="CC0-1.0",
         consent="synthetic",
         source="avatar_v.world",
@@ -176,8 +181,9 @@ def _claim(out: Path, settings: WorldSettings) -> None:
         raise ValueError(f"{out} is a file; shards go into a folder")
     out.mkdir(parents=True, exist_ok=True)
     fields = dataclasses.asdict(settings)
-    if not settings.raw:
-        del fields["raw"]  # as sets of before have it
+    for name, usual in (("raw", False), ("frame_rate_hz", FRAME_RATE_HZ)):
+        if fields[name] == usual:
+            del fields[name]  # as sets of before have it
     file, text = out / SETTINGS_FILE, json.dumps(fields, sort_keys=True)
     if file.exists() and file.read_text() != text:
         raise ValueError(f"{out} holds a set of other settings: {file.read_text()}, asked: {text}")

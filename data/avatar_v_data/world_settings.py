@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from avatar_v.base.video_format import checked_rate
 from avatar_v.world.splits import RANGES, Split
 
 MAX_SIZE = 2048
@@ -15,13 +16,14 @@ class WorldSettings:
     num_clips: int
     split: Split = "train"
     num_frames: int = 101
-    size: int = 64
+    size: int | tuple[int, int] = 64  # pixels of a square, or height and width
     clips_per_person: int = 4
     clips_per_shard: int = 64
     seed: int = 0
     close_ups: bool = False  # of the face, at a higher resolution
     raw: bool = False  # sound and video uncompressed: many times the bytes, quick to read
     pictures: bool = True  # False: motion and sound alone, which takes a tenth of the time
+    frame_rate_hz: int = 25
 
     def __post_init__(self) -> None:
         if self.num_frames < 1 or self.num_frames % 4 != 1:
@@ -37,14 +39,21 @@ class WorldSettings:
                 f"--clips-per-person is from 2, for pairs, to the {self.num_clips} of --clips, "
                 f"got {self.clips_per_person}"
             )
-        if self.size % 8 or not 32 <= self.size <= MAX_SIZE:
-            raise ValueError(f"--size is a multiple of 8 from 32 to {MAX_SIZE}, got {self.size}")
+        for side in self.sides:
+            if side % 8 or not 32 <= side <= MAX_SIZE:
+                raise ValueError(f"--size is a multiple of 8 from 32 to {MAX_SIZE}, got {side}")
+        checked_rate(self.frame_rate_hz)
         if self.close_ups and not self.pictures:
             raise ValueError("--close-ups are pictures: drop --motion-only")
         for name, least in {"clips_per_shard": 1, "seed": 0}.items():
             if getattr(self, name) < least:
                 option = "--" + name.replace("_", "-")
                 raise ValueError(f"{option} is at least {least}, got {getattr(self, name)}")
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     @property
     def num_shards(self) -> int:

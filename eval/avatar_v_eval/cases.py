@@ -19,6 +19,7 @@ from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.media.sound import prepared
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
+from avatar_v.world.render import Size
 from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v_eval.motion_statistics import neutral_opening
 from avatar_v_eval.processes import mapped
@@ -134,7 +135,7 @@ def make_cases(
     first: int,
     num_frames: int,
     reference_frames: int,
-    size: int = 64,
+    size: Size = 64,
     target_video: bool = True,
     reference_video: bool = True,
     num_workers: int = 1,
@@ -164,7 +165,7 @@ def make_cases(
 
 
 def drawn_clips(
-    split: Split, num: int, *, first: int = 0, num_frames: int, size: int = 64, video: bool = True
+    split: Split, num: int, *, first: int = 0, num_frames: int, size: Size = 64, video: bool = True
 ) -> list[WorldClip]:
     """One clip of each of ``num`` persons, each in a scene of its own with its own sentence."""
     ids = zip(*(take(split, num, first) for take in (persons, scenes, sentences)), strict=True)
@@ -206,7 +207,7 @@ def add_case_options(
     add("--workers", type=at_once, default=1, help="processes of one thread each")
 
 
-def first_case(*, num_frames: int, reference_frames: int, size: int) -> Case:
+def first_case(*, num_frames: int, reference_frames: int, size: Size) -> Case:
     """Of the first TEST person."""
     (case,) = make_cases(
         "test", 1, first=0, num_frames=num_frames, reference_frames=reference_frames, size=size
@@ -219,7 +220,7 @@ def asked_cases(
     *,
     num_frames: int | None = None,
     reference_frames: int,
-    size: int = 64,
+    size: Size = 64,
     target_video: bool = True,
     reference_video: bool = True,
 ) -> list[Case]:

@@ -105,7 +105,7 @@ def with_close_ups(clip: ReferenceClip, case: Case) -> ReferenceClip:
     frames = spread_frames(clip.valid, NUM_FACES)
     if len(frames) == 0:
         return clip
-    ids, size = case.ids, clip.video.shape[-1]
+    ids, size = case.ids, (clip.video.shape[2], clip.video.shape[3])
     moment = case.reference.motion[frames]
     faces = close_ups(ids.person, ids.reference_scene, ids.reference_sentence, moment, size=size)
     return dataclasses.replace(clip, faces=faces)
@@ -119,7 +119,10 @@ def generate_from_files(rollout: Rollout, case: Case, num_frames: int) -> Genera
 
     with tempfile.TemporaryDirectory() as folder:
         request = _request(rollout, case, num_frames, Path(folder))
-        inputs, out = read_inputs(request, rollout.pipeline.input_spec), Path(folder) / "out.mp4"
+        inputs, out = (
+            read_inputs(request, rollout.pipeline.input_spec(request)),
+            Path(folder) / "out.mp4",
+        )
         with Mp4Writer(out, case.audio) as writer:
             for frames in rollout.pipeline.stream(inputs, request):
                 writer.write(frames)

@@ -9,6 +9,7 @@ or an array. `means` and `gains` turn readings into numbers.
 """
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import os
@@ -31,6 +32,7 @@ from avatar_v_eval.generated import GeneratedClip
 from avatar_v_eval.intervals import mean_interval
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.records import Number
+from avatar_v_eval.speed.clocks import watched
 
 T = TypeVar("T")
 Reading = Mapping[str, float | np.ndarray]
@@ -74,11 +76,22 @@ def run_measurement(command: str, name: str, module: ModuleType, words: Sequence
     parser.add_argument(
         "--out", type=Path, default=records.RESULTS_DIR, help="folder of the result"
     )
+    if command == "speed":
+        parser.add_argument(
+            "--lock-clock", type=int, metavar="MHZ",
+            help="of the GPUs, while it is measured, where NVML allows it",
+        )  # fmt: skip
     module.add_options(parser)
     options = parser.parse_args(words)
     _check_place(options)
     options.state, options.kept = records.git_state(), None
-    findings = module.measure(options)
+    if command == "speed":
+        with watched(options.lock_clock) as clocks:
+            findings = module.measure(options)
+        if findings is not None:
+            findings = dataclasses.replace(findings, notes=[*findings.notes, *clocks])
+    else:
+        findings = module.measure(options)
     if findings is not None:
         _write(findings, options, records.typed(["avatar-v-eval", command, name, *words]))
     if options.kept is not None:

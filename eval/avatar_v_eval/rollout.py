@@ -19,6 +19,7 @@ from avatar_v.request.request import Request
 from avatar_v.request.resolve import num_steps_of
 from avatar_v.weights.card import DEFAULT_WEIGHTS
 from avatar_v.weights.weights import load_pipeline
+from avatar_v.world.render import Size
 
 AVATAR_V = (sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())")
 """The command ``avatar-v`` of this interpreter."""
@@ -64,8 +65,9 @@ class Rollout:
         return self.pipeline.conditioner.vae
 
     @property
-    def size(self) -> int:
-        return self.pipeline.side
+    def size(self) -> Size:
+        height, width = self.pipeline.format.video.size
+        return height if height == width else (height, width)
 
     @property
     def recipe(self) -> str:

@@ -11,6 +11,7 @@ that has a good file of this commit, in OUT or in --before, is left out.
 """
 
 import argparse
+import ctypes
 import importlib.util
 import json
 import os
@@ -79,6 +80,11 @@ PARTS = {
     ),
     "generate": Part(100, (*CHUNK, "chunk", "student"), (*CHUNK, "chunk", *TINY_CHUNK)),
     "live": Part(80, (*CHUNK, "causal"), (*CHUNK, "causal", *TINY_CHUNK)),
+    "kernels": Part(
+        140,
+        (*SPEED, "kernels", "--seconds", "80"),
+        (*SPEED, "kernels", "--presets", "tiny", "--rows", "block", "scopes", *TINY_CARD[2:]),
+    ),
     "small": Part(60, (*ON_CARD, "block", *SMALL), (*ON_CARD, "block", *TINY_CARD)),
     "offload": Part(80, (*CHUNK, "student", "--offload"), (*CHUNK, "student", *TINY_CHUNK)),
     "offload_14b": Part(
@@ -117,7 +123,7 @@ def pack() -> int:
     from importlib.metadata import version
 
     CARRY.mkdir(exist_ok=True)
-    pip = [sys.executable, "-m", "pip", "-q"]
+    pip = [sys.executable, "-m", "pip", "-qq"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         wanted = [f"{package}=={version(package)}" for package in PACKED]
@@ -149,7 +155,8 @@ def weigh() -> int:
     tree = sum((ROOT / name).lstat().st_size for name in names if name and (ROOT / name).exists())
     carried = sum(path.stat().st_size for path in CARRY.rglob("*") if path.is_file())
     total = tree + carried
-    print(f"tree {tree:,} + {CARRY.name} {carried:,} = {total:,} bytes, of {MAX_TREE:,}")
+    fits = "it fits" if total <= MAX_TREE else f"{total - MAX_TREE:,} too many"
+    print(f"tree {tree:,} + {CARRY.name} {carried:,} = {total:,} bytes, of {MAX_TREE:,}: {fits}")
     return int(total > MAX_TREE)
 
 
@@ -159,6 +166,9 @@ def site() -> Path:
     target = Path(tempfile.gettempdir()) / f"avatar_v_site_{os.getuid()}"
     archive = CARRY / ARCHIVE
     if archive.exists() and not all(map(importlib.util.find_spec, MODULES)):
+        if sys.version_info[:2] != (3, 12):
+            found = ".".join(map(str, sys.version_info[:2]))
+            raise SystemExit(f"gpu.py: error: {CARRY.name} is for Python 3.12, and this is {found}")
         target.mkdir(mode=0o700, exist_ok=True)
         if target.stat().st_uid != os.getuid():
             raise SystemExit(f"gpu.py: error: {target} is another user's")
@@ -178,6 +188,8 @@ def run_agenda(options: argparse.Namespace) -> int:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     options.out.mkdir(parents=True, exist_ok=True)
     failed = 0
+    if commit.endswith("+"):
+        print("this tree differs from its commit (git status): no part will count as done")
     for name in options.parts:
         part, file = PARTS[name], options.out / f"{name}.json"
         places = [folder for folder in (options.out, options.before) if folder]
@@ -190,9 +202,12 @@ def run_agenda(options: argparse.Namespace) -> int:
             failed += 1
             continue
         words = part.tiny if options.tiny else part.words
+        print(f"{name}: python {' '.join(words)}", flush=True)
         most = min(part.seconds * (6 if options.tiny else 1), left)  # a CPU may be busy
         row = carried_out(words, most, environment)
-        file.write_text(json.dumps({"part": name, "commit": commit, **row}, indent=1) + "\n")
+        partial = file.with_suffix(".part")
+        partial.write_text(json.dumps({"part": name, "commit": commit, **row}, indent=1) + "\n")
+        partial.replace(file)  # whole or not there
         failed += row["status"] != 0
         print(f"{name}: status {row['status']}, {row['took_s']} s", flush=True)
     return int(failed > 0)
@@ -206,6 +221,7 @@ def carried_out(words: tuple[str, ...], seconds: float, environment: dict[str, s
         process = subprocess.Popen(
             [sys.executable, *words, *out], cwd=ROOT, env=environment,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=_die_with_parent,
         )  # fmt: skip
         try:
             status = process.wait(seconds)
@@ -226,6 +242,11 @@ def carried_out(words: tuple[str, ...], seconds: float, environment: dict[str, s
         }
 
 
+def _die_with_parent() -> None:
+    """In a child: Linux kills it when its parent is gone, killed or not (prctl 1, PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def _is_done(file: Path, commit: str) -> bool:
     if not file.exists() or not commit or commit.endswith("+"):
         return False  # nobody knows what was measured
@@ -234,10 +255,10 @@ def _is_done(file: Path, commit: str) -> bool:
 
 
 def _commit() -> str:
-    """Of this tree, with + where it differs from it; of a copy without its history what `pack`
+    """Of this tree, with + where a tracked file differs; of a copy without its history what `pack`
     noted. "" where neither says."""
     try:
-        return _git("rev-parse", "HEAD").strip() + "+" * bool(_git("status", "--porcelain"))
+        return _git("rev-parse", "HEAD").strip() + "+" * bool(_git("status", "--porcelain", "-uno"))
     except (subprocess.CalledProcessError, FileNotFoundError):
         noted = CARRY / COMMIT
         return noted.read_text().strip() if noted.exists() else ""
@@ -250,4 +271,7 @@ def _git(*words: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("gpu.py: stopped; the parts that are done stay")

@@ -5,6 +5,8 @@ Command:  python recipes/launch/minutes.py --minutes 9 --out OUT          from n
           python recipes/launch/minutes.py --minutes 9 --out OUT --before FOLDER
                     goes on from what an earlier run left in its OUT, killed or not
           python recipes/launch/minutes.py --minutes 1 --size tiny --out OUT       on a CPU
+          python recipes/launch/minutes.py unpack OUT FOLDER
+                    weights of an OUT, for `avatar-v generate --weights FOLDER/student`
 Leaves:   OUT: at most 8 files of at most 16 MiB (minutes_kept.py), written anew every half minute;
           runs/minutes, or --work: all runs, shards and latents of this machine.
 Parts:    minutes_parts.py has each with its share of the time. One that fails says so, and the next
@@ -15,6 +17,7 @@ half of its clips at most. Optimisers begin anew in every run, warm-up included.
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import signal
@@ -25,10 +28,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from minutes_parts import CHAIN, CRITICS, FEW, PARTS, SETS, Part, drawn_sets
+from minutes_beside import beside_this, draw, drawing, end
+from minutes_overlay import How, device_name, overlay, place
+from minutes_parts import PARTS, SETS, Part, drawn_sets, refused
 
 ROOT = Path(__file__).resolve().parents[2]
-CLOCK = 1_000_000
 GPU_SIZES = ("small.yaml", "minutes.yaml")
 END_S = 8.0
 """Of the minutes: to keep what the last part left."""
@@ -43,33 +47,41 @@ ENOUGH = 0.5
 def main() -> int:
     options = parsed()
     begin = time.monotonic()
-    out = Path(options.out).resolve()
-    before = Path(options.before).resolve() if options.before else None
-    out.mkdir(parents=True, exist_ok=True)
-    work = Path(options.work).resolve()
-    work.mkdir(parents=True, exist_ok=True)
+    out, work, before = checked_places(options)
     os.chdir(work)
-    if os.path.exists("log.jsonl"):
-        raise SystemExit(f"minutes.py: error: {work} holds a run: name another --work")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    beside: list[subprocess.Popen] = []
+    try:
+        import minutes_kept as kept
+
+        rows = kept.restore(before, work, options.size) if before else []
+        beside.append(drawing(options, sum(row["part"] == "begin" for row in rows)))
+        beside.append(beside_this("keep", str(out)))
+        import avatar_v.recipe.lightning_cli  # noqa: F401  while the first clips are drawn
+
+        run = Run(options, begin, rows, kept.names_there(work))
+        run.note(part="begin", minutes=options.minutes, device=device_name(), size=options.size)
+        run.all_parts()
+        run.note(part="end", took_s=round(time.monotonic() - begin, 1))
+        return int(any(row.get("error") for row in run.own_rows()))
+    except KeyboardInterrupt:
+        print(f"minutes.py: stopped; it goes on with --before {options.out}", file=sys.stderr)
+        return 130
+    finally:
+        end(beside)
+        keep_last(work, out)
+
+
+def keep_last(work: Path, out: Path) -> None:
+    """What the last part left; nothing where the run had not begun. One line for a full disk."""
+    if not (work / "log.jsonl").exists():
+        return
     import minutes_kept as kept
 
-    rows = kept.restore(before, work) if before else []
-    beside = [drawing(options, sum(row["part"] == "begin" for row in rows))]
-    beside.append(beside_this("keep", str(out)))
-    import avatar_v.recipe.lightning_cli  # noqa: F401  while the first clips are drawn
-
-    run = Run(options, begin, rows, kept.names_there(work))
     try:
-        run.note(part="begin", minutes=options.minutes, device=device_name())
-        run.all_parts()
-    finally:
-        for process in beside:
-            os.killpg(process.pid, signal.SIGKILL)  # those that draw, too
-            process.wait()
         kept.keep(work, out)
-    run.note(part="end", took_s=round(time.monotonic() - begin, 1))
-    kept.keep(work, out)
-    return int(any(row.get("error") for row in run.own_rows()))
+    except OSError as error:
+        raise refused(f"not kept: {error}") from error
 
 
 def parsed() -> argparse.Namespace:
@@ -78,12 +90,40 @@ def parsed() -> argparse.Namespace:
     add("--minutes", type=float, required=True, help="of wall clock, all in all")
     add("--out", required=True, help="folder of what is kept")
     add("--before", help="the --out of an earlier run, to go on from")
-    add("--work", default="runs/minutes", help="folder for the rest, empty (%(default)s)")
+    add("--work", help="empty folder for the rest (the first free one: runs/minutes, …_2 …)")
     add("--size", choices=("small", "tiny"), default="small")
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     add("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="that draw")
     add("--no-compile", action="store_true", help="networks as they are, without torch.compile")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not END_S / 60 < options.minutes < 1440:
+        parser.error(f"--minutes is a number above {END_S / 60:.2f}, got {options.minutes}")
+    if not 1 <= options.workers <= 64:
+        parser.error(f"--workers is a whole number from 1 to 64, got {options.workers}")
+    return options
+
+
+def checked_places(options: argparse.Namespace) -> tuple[Path, Path, Path | None]:
+    """The folders of --out and --work, made, and that of --before."""
+    out = Path(options.out).resolve()
+    before = Path(options.before).resolve() if options.before else None
+    if before and not before.is_dir():
+        raise refused(f"--before {options.before}: there is no such folder")
+    if before == out or (out.is_dir() and any(out.glob("*.tar"))):
+        raise refused(f"--out {options.out} holds a run: name another folder, and this as --before")
+    if options.work is None:
+        names = (Path(f"runs/minutes{'' if i == 1 else f'_{i}'}") for i in itertools.count(1))
+        work = next(path for path in names if not (path / "log.jsonl").exists()).resolve()
+    else:
+        work = Path(options.work).resolve()
+        if (work / "log.jsonl").exists():
+            raise refused(f"{options.work} holds a run: name another --work")
+    try:
+        for folder in (out, work):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(f"{error.filename}: {error.strerror}") from error
+    return out, work, before
 
 
 class Run:
@@ -112,7 +152,7 @@ class Run:
         self.rows.append(row)
         print(json.dumps(row), flush=True)
         with open("log.jsonl", "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in ([row] if file.tell() else self.rows))
+            file.write(json.dumps(row) + "\n")
 
     def all_parts(self) -> None:
         for index, name in enumerate(self.todo):
@@ -154,9 +194,13 @@ class Run:
             for settings, folder in wanted:
                 half = max(settings.num_shards * ENOUGH, settings.clips_per_person)
                 enough = settings.num_shards if settings.split == "validation" else int(half)
-                while len(list(Path(folder).glob("*.index.json"))) < enough:
+                said = time.monotonic()
+                while (there := len(list(Path(folder).glob("*.index.json")))) < enough:
                     if time.monotonic() > self.end:
                         raise TimeoutError(f"{folder}: its clips came too late")
+                    if time.monotonic() > said + 10:
+                        said = time.monotonic()
+                        print(f"{folder}: waits for {there} of {enough} shards", flush=True)
                     time.sleep(0.1)
         waited = time.monotonic() - begin
         for name in part.sets:
@@ -165,162 +209,34 @@ class Run:
 
     def encode(self, name: str) -> None:
         how = SETS[name].encode
-        if how is None or not self.place("0_vae").exists():
+        if how is None or not place("0_vae").exists():
             return
         from avatar_v.shards.encode import encode_folder
 
         device = "cuda" if self.on_gpu else "cpu"
         for split in ("train", "validation"):
             encode_folder(
-                f"shards/{name}/{split}", f"latents/{name}/{split}", self.place("0_vae"),
+                f"shards/{name}/{split}", f"latents/{name}/{split}", place("0_vae"),
                 drop_video=True, batch_size=32, device=device, **how,
             )  # fmt: skip
-
-    def place(self, name: str) -> Path:
-        """The weights of a part: of this run, or of the one before."""
-        own = Path("runs") / name / PARTS[name].leaves
-        return own if own.exists() else Path("before") / own
 
     def train(self, name: str, seconds: float) -> None:
         import yaml
 
         from avatar_v.recipe.cli import run_words
 
-        overlay = Path("overlays") / f"{name}.yaml"
-        overlay.parent.mkdir(exist_ok=True)
-        overlay.write_text(yaml.safe_dump(self.overlay(name, seconds), sort_keys=False))
+        file = Path("overlays") / f"{name}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        how = How(len(self.rows), self.is_tiny, self.on_gpu, self.compiles)
+        file.write_text(yaml.safe_dump(overlay(name, seconds, how), sort_keys=False))
         sizes = [f"{self.options.size}.yaml"] if self.is_tiny or not self.on_gpu else GPU_SIZES
         sizes = () if name.startswith("critic") else sizes
         words = [str(ROOT / "recipes" / each) for each in (f"{name}.yaml", *sizes)]
-        if run_words("run", [*words, str(overlay), "--overwrite"]):
+        print(f"{name}: {seconds:.0f} s from its first step on", flush=True)
+        if status := run_words("run", [*words, str(file), "--overwrite"]):
+            if status == 130:
+                raise KeyboardInterrupt
             raise RuntimeError("the run ended early")
-
-    def overlay(self, name: str, seconds: float) -> dict[str, Any]:
-        """What of the recipe is of this run: its data, the weights it begins with, its time."""
-        part = PARTS[name]
-        box = {"seconds": seconds, "peak_tflops": peak_tflops()}
-        classes = "avatar_v.callbacks."
-        trainer: dict[str, Any] = {
-            "default_root_dir": f"runs/{name}",
-            "max_steps": CLOCK,
-            "accelerator": "gpu" if self.on_gpu else "cpu",
-            "logger": False,
-            "enable_progress_bar": False,
-        }
-        known: dict[str, Any] = {"model": {"init_args": {"seed": len(self.rows)}}}
-        if name.startswith("critic"):
-            kind, folder = part.leaves, f"shards/{part.sets[0]}/train"
-            model: dict[str, Any] = {"export": f"runs/{name}/{kind}"}
-            data: dict[str, Any] = {"train": [folder], "validation": ["shards/critic/validation"]}
-            if name == "critic_motion":
-                data["vae"] = str(self.place("0_vae"))
-            if self.is_tiny:
-                data |= FEW[kind]
-        else:
-            folder = "latents" if SETS[part.sets[0]].encode is not None else "shards"
-            folder = "shards" if part.leaves == "vae" else folder
-            data = {s: f"{folder}/{part.sets[0]}/{s}" for s in ("train", "validation")}
-            model = self.starting(name)
-            trainer["val_check_interval"] = CLOCK
-            silent = {"every_n_train_steps": CLOCK, "save_last": False}
-            known["trainer"] = {
-                "callbacks": [
-                    {"class_path": f"{classes}samples.Samples", "init_args": {"videos": False}},
-                    {
-                        "class_path": f"{classes}refined_samples.RefinedSamples",
-                        "init_args": {"videos": False},
-                    },
-                    {
-                        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
-                        "init_args": silent,
-                    },
-                ]
-            }
-            if folder == "latents":
-                data["decode_video"] = False
-        trainer["callbacks"] = [{"class_path": f"{classes}time_box.TimeBox", "init_args": box}]
-        return {
-            "model": {"init_args": model},
-            "data": {"init_args": data},
-            "trainer": trainer,
-            "every": known,
-        }
-
-    def starting(self, name: str) -> dict[str, Any]:
-        """The networks that a part begins with: of the parts it follows, in this run, else its own
-        of before, else the latest of the chain before. Refiner and decoder: first their own."""
-        part = PARTS[name]
-        now, before = Path("runs"), Path("before/runs")
-        own = [before / name / part.leaves] if part.own else []
-        this = [now / each / PARTS[each].leaves for each in part.start]
-        older = [before / each / PARTS[each].leaves for each in (*part.start, *CHAIN)]
-        places = [*this, *own, *older] if name in CHAIN else [*own, *this, *older]
-        start = next((str(path) for path in places if path.exists()), None)
-        if part.leaves == "vae":
-            return {"init_from": start} if start else {}
-        models = {"vae": str(self.place("0_vae")), "compile": self.compiles, "init_from": start}
-        if name.startswith("3_"):
-            models["motion_stats"] = self.motion_stats()
-        model: dict[str, Any] = {"models": models, **part.model}
-        if name == "1_t2v":
-            model["objective"] = {"resolution": {0: 1.0}, "window_latents": {0: self.window()}}
-        if name == "3_sft":
-            terms = ("face_critic", "motion_meter", "sync_critic")
-            found = {
-                term: str(self.place(f"critic_{critic}"))
-                for term, critic in zip(terms, CRITICS, strict=True)
-                if self.place(f"critic_{critic}").exists()
-            }
-            if len(found) == len(terms):
-                model["perceptual"] = found
-        if name == "4e_self_forcing":
-            tried = [self.place("4d_causal_forcing"), self.place(name)]
-            causal = next((str(path) for path in tried if path.exists()), None)
-            model["student"] = {"causal_weights": causal}
-        return model
-
-    def window(self) -> int:
-        """Latents of stage 1's windows, from the first step on."""
-        return 5 if self.is_tiny else 13
-
-    def motion_stats(self) -> str:
-        """Statistics of motion, of the clips that are there when they are first asked for; a run
-        that goes on keeps them."""
-        for path in (Path("motion.json"), Path("before/motion.json")):
-            if path.exists():
-                return str(path)
-        from avatar_v.motion.stats import write_stats
-        from avatar_v.shards.motion_stats import stats_of_folder
-
-        write_stats(Path("motion.json"), stats_of_folder("shards/short/train"))
-        return "motion.json"
-
-
-def drawing(options: argparse.Namespace, turn: int) -> subprocess.Popen:
-    needed = [name for part in options.parts for name in PARTS[part].sets]
-    values = {"size": options.size, "workers": options.workers, "turn": turn}
-    words = json.dumps({**values, "sets": list(dict.fromkeys(needed))})
-    return beside_this("draw", words)
-
-
-def beside_this(kind: str, words: str) -> subprocess.Popen:
-    """A process of this file that ends behind this one, however that ends."""
-    return subprocess.Popen([sys.executable, __file__, kind, words], start_new_session=True)
-
-
-def draw(words: str) -> None:
-    """Draw the sets, until the run that asked for it ends."""
-    from avatar_v_data.world_set import write_worlds
-
-    asked, parent = json.loads(words), os.getppid()
-    sets = drawn_sets(asked["size"], asked["turn"])
-    wanted = [each for name in asked["sets"] for each in sets[name]]
-
-    def look(num_done: int) -> None:
-        if os.getppid() != parent:
-            raise KeyboardInterrupt
-
-    write_worlds(wanted, num_workers=asked["workers"], on_clip=look)
 
 
 def free_memory() -> None:
@@ -330,19 +246,6 @@ def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def device_name() -> str:
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-
-
-def peak_tflops() -> float | None:
-    from avatar_v.planning.gpus import gpu_called
-
-    gpu = gpu_called(device_name())
-    return None if gpu is None else gpu.bf16_tflops
 
 
 if __name__ == "__main__":
@@ -358,5 +261,9 @@ if __name__ == "__main__":
         import minutes_kept
 
         minutes_kept.keep_on(Path.cwd(), Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["unpack"]:
+        import minutes_kept
+
+        sys.exit(minutes_kept.unpack(sys.argv[2:]))
     else:
         sys.exit(main())

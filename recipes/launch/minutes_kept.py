@@ -5,16 +5,17 @@ that has any, a byte a weight (`packed`); those that others stand on, in base.ta
 log.jsonl: a row for each part. sheet.jpg: the last pictures of every part, one below the other.
 """
 
-import contextlib
 import io
 import json
 import os
 import shutil
 import tarfile
+import tempfile
 import time
 from pathlib import Path
 
 import torch
+from minutes_parts import refused
 from PIL import Image, ImageDraw
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
@@ -36,15 +37,26 @@ LINES = {
 """Archive → its parts; of a line of training the last alone, in base.tar all."""
 LOG, SHEET, STATS = "log.jsonl", "sheet.jpg", "motion.json"
 SHEET_WIDTH = 1024
+SHOWN = (
+    "of each clip the true frames, below them those made",
+    "of each clip enlarged, refined and true frames",
+)
+"""Of a sheet, of the refiner's."""
 SCALE, SHAPES = ".scale", "shapes"
 
 
 def keep_on(work: Path, out: Path) -> None:
     """Keep what changes, until the process that started this one ends."""
-    parent = os.getppid()
+    parent, said = os.getppid(), ""
     while os.getppid() == parent:
-        with contextlib.suppress(FileNotFoundError):  # a part writes its weights: the next turn
+        try:
             keep(work, out)
+        except FileNotFoundError:  # a part writes its weights: the next turn
+            pass
+        except OSError as error:
+            if str(error) != said:
+                said = str(error)
+                print(f"minutes.py: NOT KEPT: {said}", flush=True)
         time.sleep(EVERY_S)
 
 
@@ -53,6 +65,9 @@ def keep(work: Path, out: Path) -> None:
     stays as it was."""
     for cut in out.glob(".*.tmp"):
         cut.unlink()
+    if (work / LOG).exists():  # first: archives without it would say nothing of their parts
+        with whole_file(out / LOG) as partial:
+            shutil.copyfile(work / LOG, partial)
     for line, parts in LINES.items():
         folders = [(part, folder) for part in parts if (folder := _weights(work, part))]
         folders = folders if line == "base" else folders[:1]
@@ -66,29 +81,70 @@ def keep(work: Path, out: Path) -> None:
             with whole_file(archive) as partial:
                 partial.write_bytes(data)
                 os.utime(partial, (newest, newest))
-    if (work / LOG).exists():
-        with whole_file(out / LOG) as partial:
-            shutil.copyfile(work / LOG, partial)
     _write_sheet(work, out / SHEET)
 
 
-def restore(source: Path, work: Path) -> list[dict]:
-    """Unpack what was kept below ``work``/before; the rows of its log."""
-    if not source.is_dir():
-        raise SystemExit(f"minutes.py: error: --before {source}: there is no such folder")
-    before = work / "before"
-    for line in LINES:
-        archive = source / f"{line}.tar"
-        if archive.exists():
+def restore(source: Path, work: Path, size: str) -> list[dict]:
+    """Unpack what was kept below ``work``/before; the rows of its log, which go on in this run's.
+
+    Ends with one line for archives that are damaged, of another size or without their log."""
+    before, archives = work / "before", [source / f"{line}.tar" for line in LINES]
+    if not (source / LOG).exists():
+        if any(archive.exists() for archive in archives):
+            raise refused(f"{source} lacks {LOG}, which says what its archives hold")
+        print(f"{source} holds nothing of a run: this one begins from nothing", flush=True)
+        return []
+    shutil.rmtree(before, ignore_errors=True)  # of a try that was cut
+    text, rows = _read_log(source)
+    sizes = {row.get("size", size) for row in rows if row["part"] == "begin"}
+    if sizes - {size}:
+        raise refused(f"{source} is a run of --size {sizes.pop()}, and this one of {size}")
+    for archive in filter(Path.exists, archives):
+        try:
             with tarfile.open(archive) as tar:
                 tar.extractall(before, filter="data")
+        except (tarfile.TarError, EOFError) as error:
+            raise refused(f"{archive} is damaged ({error}); fetch it again") from error
     for weights in before.glob("runs/*/weights"):
         for file in weights.rglob("*.safetensors"):
             save_file(unpacked(file), file)
+        if not (before / "runs" / "0_vae" / "vae").exists():
+            raise refused(f"{source} lacks base.tar, whose VAE its other archives need")
         shutil.copytree(before / "runs" / "0_vae" / "vae", weights / "vae")
+    (work / LOG).write_text(text)
+    return rows
+
+
+def unpack(words: list[str]) -> int:
+    """The weights of an --out as folders of their own: FOLDER/model, FOLDER/student …"""
+    if len(words) != 2:
+        raise refused("unpack takes two folders: the --out of a run, and one to be made")
+    source, target = map(Path, words)
+    if target.exists():
+        raise refused(f"{target} exists: name a folder to be made")
     if not (source / LOG).exists():
-        return []  # it was killed before anything was there
-    return [json.loads(line) for line in (source / LOG).read_text().splitlines()]
+        raise refused(f"{source} holds no run")
+    _, rows = _read_log(source)
+    size = next((row["size"] for row in rows if "size" in row), "small")
+    with tempfile.TemporaryDirectory() as name:
+        restore(source, Path(name), size)
+        target.mkdir(parents=True)
+        for line, parts in LINES.items():
+            for part in parts if line != "base" else ():
+                folder = Path(name) / "before" / "runs" / part / "weights"
+                if folder.exists():
+                    shutil.copytree(folder, target / line)
+                    print(f"{target / line}: {part}", flush=True)
+    return 0
+
+
+def _read_log(source: Path) -> tuple[str, list[dict]]:
+    try:
+        text = (source / LOG).read_text()
+        rows = [json.loads(line) for line in text.splitlines()]
+        return text, [row | {"part": row["part"]} for row in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise refused(f"{source / LOG} is damaged ({error}); fetch it again") from error
 
 
 def names_there(work: Path) -> set[str]:
@@ -174,9 +230,12 @@ def _write_sheet(work: Path, path: Path) -> None:
     for part, sheet in found:
         picture = Image.open(sheet).convert("RGB")
         picture.thumbnail((SHEET_WIDTH, SHEET_WIDTH))
+        times = SHEET_WIDTH // picture.width
+        picture = picture.resize((times * picture.width, times * picture.height), 0)
         row = Image.new("RGB", (SHEET_WIDTH, picture.height + 16), "white")
         row.paste(picture, (0, 16))
-        ImageDraw.Draw(row).text((2, 2), part, fill="black")
+        words = f"{part}, {sheet.stem}: {SHOWN[part == 'refiner']}"
+        ImageDraw.Draw(row).text((2, 2), words, fill="black")
         rows.append(row)
     whole = Image.new("RGB", (SHEET_WIDTH, sum(row.height for row in rows)))
     top = 0

@@ -27,7 +27,7 @@ SETS = {
     "images": Set(4000, 5, seed=21, encode={"stills": True}),
     "long": Set(480, 401, persons=2, encode={"stills": True}),
     "motion": Set(1504, 401, seed=41, persons=2, motion_only=True),
-    "refiner": Set(960, 17, seed=3, persons=2, twice=True, encode={"low": True, "bf16": True}),
+    "refiner": Set(960, 17, seed=3, persons=2, twice=True, encode={"low": 2.0, "bf16": True}),
 }
 
 
@@ -102,3 +102,8 @@ def drawn_sets(size: str, turn: int) -> dict[str, list]:
             )
         ]  # fmt: skip
     return found
+
+
+def refused(text: str) -> SystemExit:
+    """The end of a command with one line."""
+    return SystemExit(f"minutes.py: error: {text}")

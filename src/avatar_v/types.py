@@ -129,6 +129,9 @@ class Batch(_Moves):
     """Of iBUG, in [0, 1] of the picture; None where a clip of the batch has others or none."""
     low: Float[Tensor, "b l c lh lw"] | None = None
     """Latents of the clip upsampled from a lower resolution (models/refiner.py)."""
+    low_factor: float | None = None  # by which; None: twice
+    text_states: Float[Tensor, "b n d"] | None = None
+    """Encodings of ``text`` (models/text.StoredText), zeros behind each one's last token."""
     preferences: PreferencePairs | None = (
         None  # samples that begin like the clip, of shards of pairs
     )

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.models.base import hash_folder
 from avatar_v.models.lora import add_factors
 from avatar_v.weights.adapter import STATE, save_adapter
@@ -42,7 +43,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dora": {"use_dora": True},
 }
 """Fields of adapter_config.json."""
-SAID = Capabilities(side=32, window_latents=5, shift=1.0)
+SAID = Capabilities(video=VideoFormat(32, 32), window_latents=5, shift=1.0)
 """Of good weights of the tiny size: nothing is left to a warning."""
 TEXTS = {
     "card_text": (ADAPTER_CARD, b"no json"),

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from avatar_v.base.packed import CODES, STEP
 from avatar_v.models.base import CARD, COMPRESSED
-from avatar_v.models.compressed import CODES, STEP
 from avatar_v.weights.card import read_card
 from avatar_v.weights.slim import make_slim
 from avatar_v.weights.weights import load_pipeline, save_pipeline

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.request.request import Request
 from avatar_v.weights.card import DRAWN_PEOPLE, Capabilities, Card
@@ -32,7 +33,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for block in dit.blocks:
             block.audio_attention.out.weight.normal_(std=0.2, generator=draw)
     folder = tmp_path_factory.mktemp("weights") / "tiny"
-    can = Capabilities(people=DRAWN_PEOPLE, side=32, window_latents=5, shift=1.0)
+    can = Capabilities(people=DRAWN_PEOPLE, video=VideoFormat(32, 32), window_latents=5, shift=1.0)
     save_pipeline(folder, dit, conditioner, Card(preset="tiny", recipe="none", can=can))
     return folder
 

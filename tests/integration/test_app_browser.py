@@ -28,6 +28,7 @@ from avatar_v.media.reading import probe, read_audio, read_video
 from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.world.clip import make_clip
+from page_site import PATHS
 
 pytest.importorskip("fastapi", reason="the app's extra is not installed")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -37,7 +38,6 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH"),
 ]
 
-SRC = Path(__file__).resolve().parents[2] / "src"
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 """Chromium's own beep, and `camera_file` for a picture, with permission given."""
 PATIENCE_S = 300  # beside a training; alone each wait is a few seconds
@@ -60,9 +60,10 @@ def site(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     place = tmp_path_factory.mktemp("app")
     command = [sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())"]
     options = ["--port", "0", "--device", "cpu", "--precision", "fp32", "--max-upload", "8"]
+    options += ["--live", "1"]
     process = subprocess.Popen(
         [*command, "app", "--weights", str(weights), *options],
-        env=os.environ | {"TMPDIR": str(place), "PYTHONPATH": str(SRC)},
+        env=os.environ | {"TMPDIR": str(place), "PYTHONPATH": PATHS},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -262,6 +263,30 @@ def test_one_video_at_a_time_and_the_place_in_line(
     first.click("#av-stop")
     second.wait_for_selector(".av-links")
     assert len(site.jobs - before) == 1
+
+
+def test_talk_with_the_microphone(page, files, tmp_path: Path) -> None:
+    """Chromium's beeps, as they come; the place is left when the page is told to stop."""
+    fill(page, files)
+    page.uncheck("#av-consent input")
+    page.click("#av-talk")
+    page.wait_for_selector(f".av-failed >> text=Tick “{CONSENT}” first")
+    page.check("#av-consent input")
+    page.click("#av-talk")
+    video = "#av-screen video[data-begun]"
+    page.wait_for_selector(video)
+    shown = "v => [v.videoWidth, v.currentTime, v.getVideoPlaybackQuality().totalVideoFrames]"
+    until(page, lambda: page.eval_on_selector(video, shown)[1] > 2, "it does not play")
+    until(page, lambda: page.eval_on_selector(video, shown)[2] > 10, "no pictures are shown")
+    assert page.eval_on_selector(video, shown)[0] == 32
+    shoot(page, "13_talking", tmp_path)
+    health = f"{page.url}health"
+    assert page.request.get(health).json()["conversations"] == 1
+    page.click("#av-stop")
+    page.wait_for_selector("text=Stopped. Nothing of it was kept.")
+    left = lambda: page.request.get(health).json()["conversations"] == 0  # noqa: E731
+    until(page, left, "the place is not left")
+    assert page.is_enabled("#av-talk")
 
 
 def test_faults_are_told_on_the_page(page, site: Site, files, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +14,8 @@ import pytest
 from avatar_v.media.reading import read_audio, read_video
 from avatar_v.models.base import hash_folder
 from avatar_v_eval import cli
-from avatar_v_eval.bench.manifest import BenchManifest
+from avatar_v_eval.bench.generated import add_generated, parse_scenes
+from avatar_v_eval.bench.manifest import BenchManifest, file_fault, load_manifest
 from avatar_v_eval.bench.rows import read_run
 from avatar_v_eval.bench.summary import set_numbers
 from bench_cases import make_manifest, write_video
@@ -113,6 +115,50 @@ def test_a_second_run_measures_nothing_and_decodes_nothing(
     assert again["cached"].all()
     assert pl.read_parquet(tmp_path / "features.parquet")["metric"].n_unique() == 2
     assert values(tmp_path, "face_world")["elsewhere"] == values(done, "face_world")["rival"]
+
+
+def test_a_rival_is_scored_over_all_conditions(
+    made: BenchManifest, rival: Path, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """By its folder and by its command; of generated scenes there is no true video."""
+    whole, folder = tmp_path / "cases", tmp_path / "folder"
+    words = ("cases", "generated", made.root, "--out", whole, "--scenes", rival)
+    assert bench(*words) == 0
+    assert "w_generated, 6 cases (3 cross, 3 generated)" in capsys.readouterr().out
+    shutil.copytree(rival, folder)
+    for case in made.cases:
+        shutil.copy(rival / f"{case.id}.mp4", folder / f"{case.id}-generated.mp4")
+    script = f"n=$(basename $0 .png); cp {folder}/$n.mp4 $1"
+    command = f"command:sh -c '{script}' {{image}} {{out}}"
+    out = ("--out", tmp_path / "out", "--cache", done / "cache", "--metrics", "sharpness")
+    assert bench("run", whole, "--system", f"a={folder}", "--system", f"b={command}", *out) == 0
+    table = rows(tmp_path / "out")
+    of_conditions = {
+        name: table.filter(pl.col("condition") == name).drop_nulls("value")["system"].value_counts()
+        for name in ("cross", "generated")
+    }
+    assert dict(of_conditions["cross"].rows()) == {"truth": 3, "a": 3, "b": 3}
+    assert dict(of_conditions["generated"].rows()) == {"a": 3, "b": 3}
+    absent = table.filter(pl.col("value").is_null())
+    assert set(absent["reason"]) == {"the manifest has no truth of this case"}
+    assert bench("report", tmp_path / "out", "--out", tmp_path / "report") == 0
+    said = (tmp_path / "report" / "report.md").read_text()
+    assert "cross scene" in said.partition("By scene condition")[2]
+    assert "generated scene" in said.partition("By scene condition")[2]
+
+
+def test_scenes_are_made_of_words_and_the_person(made: BenchManifest, tmp_path: Path):
+    one = replace(made, cases=made.cases[:1])
+    own = parse_scenes("pipeline:small_student", tmp_path / "own", 60.0, num_candidates=1)
+    out = add_generated(one, tmp_path / "cases", own, [])
+    case = out.cases[1]
+    assert (case.id, case.condition, case.truth) == ("w_00-generated", "generated", None)
+    assert (case.prompt, case.person) == (made.cases[0].prompt, made.cases[0].person)
+    assert not any(file_fault(load_manifest(out.root), one) for one in out.cases)
+    made_up, given = (read_video(out.path(each, "image"))[0].float() for each in out.cases)
+    assert made_up.shape == given.shape
+    assert made_up.std() > 5
+    assert (made_up - given).abs().mean() > 2  # not the picture of the case itself
 
 
 def test_shards_merge_to_the_same_rows(

@@ -34,6 +34,7 @@ def test_footage_becomes_shards_of_people_who_speak(
     truth = [json.loads(line) for line in (footage / "truth.jsonl").open()]
     assert {row["file"]: [shot["kind"] for shot in row["shots"]] for row in truth} == SHOTS
     (footage / "broken.mp4").write_bytes(b"no video" * 99)
+    (footage / "shared.mp4").write_bytes((footage / "recording-001.mp4").read_bytes())
 
     decoded: Counter[str] = Counter()
     true = reading.decoded
@@ -49,13 +50,16 @@ def test_footage_becomes_shards_of_people_who_speak(
     assert "no file" in capsys.readouterr().err
     assert run(*curate, "--stages", "probe", "shots") == 0
     assert run("select", str(work), "--out", str(out)) == 2
-    assert "3 recordings not finished" in capsys.readouterr().err
+    assert "4 recordings not finished" in capsys.readouterr().err
     assert not out.exists()
     assert run(*curate) == 0
-    assert "left out: broken.mp4: probe: not a readable media file" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "left out: broken.mp4: probe: not a readable media file" in told
+    assert "left out: shared.mp4: prints: shows what recording-001.mp4 shows" in told
     frames = {name: shots[-1]["stop"] for name, shots in ((r["file"], r["shots"]) for r in truth)}
     for name, num in frames.items():
-        assert num <= decoded[f"{name} video"] <= 2 * num + 4, "shots alone, then all the rest"
+        assert 2 * num <= decoded[f"{name} video"] <= 3 * num + 6, "shots alone, prints, the rest"
+    assert decoded["shared.mp4 audio"] == 0, "a copy is heard by none"
     results = {path: path.stat().st_mtime_ns for path in work.glob("results/*/*")}
     before = dict(decoded)
     assert run(*curate) == 0

@@ -1,11 +1,15 @@
-"""A script in place of a sound, and a scene in place of a picture, with tiny random weights."""
+"""A script in place of a sound, a scene in place of a picture, and a text model that writes either,
+with tiny random weights."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from avatar_v import cli
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.engines.scene import drawn_likeness, ranked
 from avatar_v.engines.voice import speak_script
 from avatar_v.faces.face import FaceCritic
@@ -13,12 +17,15 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media import reading
 from avatar_v.request.checks import check_request
 from avatar_v.request.request import Request
+from avatar_v.safety.moderation import RefusedError
 from avatar_v.weights.card import DRAWN_PEOPLE, Capabilities, Card
 from avatar_v.weights.weights import save_pipeline
 from avatar_v.world.clip import make_clip
+from avatar_v.world.prompt import prompt_pattern
 from avatar_v.world.splits import persons
 from generating import carry_out, left_behind
 from random_models import randomise
+from text_models import save_text_model
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +34,12 @@ def personal(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pipe = AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32")
     randomise(pipe.dit)
     can = Capabilities(
-        people=DRAWN_PEOPLE, side=32, window_latents=5, shift=1.0, reference=True, motion=True
+        people=DRAWN_PEOPLE,
+        video=VideoFormat(32, 32),
+        window_latents=5,
+        shift=1.0,
+        reference=True,
+        motion=True,
     )
     folder = tmp_path_factory.mktemp("personal") / "tiny"
     save_pipeline(folder, pipe.dit, pipe.conditioner, Card(preset="tiny", can=can))
@@ -118,3 +130,48 @@ def test_weights_without_a_reference_make_no_scene(request_: Request, weights: P
     with pytest.raises(ValueError, match="--scene: these weights know a person by their first"):
         carry_out(request_.changed(scene="a room"), weights=weights)
     assert left_behind(request_) == []
+
+
+def test_a_text_model_rewrites_the_scene(
+    request_: Request, personal: Path, spoken, tmp_path: Path
+) -> None:
+    """As if its words had been asked for, unless a policy refuses them; the record has both."""
+    model = save_text_model(tmp_path / "lm")
+    plain = request_.changed(reference=spoken[0], num_steps=None)
+    asked = plain.changed(prompt="somebody in red " * 30, enhance=model)
+    record = carry_out(asked, weights=personal)
+    assert record.enhanced is not None
+    prompt = record.enhanced.texts["prompt"]
+    assert re.fullmatch(prompt_pattern(), prompt)
+    assert record.request.person == plain.changed(prompt=prompt).person
+    assert record.enhanced.asked == {"prompt": asked.person.prompt}
+    assert len(record.enhanced.model_hash) == 16
+    (tmp_path / "policy.yaml").write_text(f"words: [{prompt}]")
+    refused = asked.changed(policy=str(tmp_path / "policy.yaml"), overwrite=True)
+    with pytest.raises(RefusedError, match="--prompt, rewritten, is refused"):
+        carry_out(refused, weights=personal)
+    for wrong, error in (
+        (plain.changed(enhance=model), "pass one of them"),
+        (asked.changed(enhance=str(personal)), "lacks config.json"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            check_request(wrong.changed(overwrite=True))
+
+
+def test_an_idea_becomes_a_script_and_a_scene(
+    personal: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["write", "--idea", "a greeting", "--text-model", save_text_model(tmp_path / "lm")]
+    words += ["--seconds", "3", "--weights", str(personal), "--seed", "2"]
+    words += ["--out", str(tmp_path / "talk.txt")]
+    assert cli.main(words) == 0
+    assert f"--script {tmp_path / 'talk.txt'} --prompt" in capsys.readouterr().out
+    script, scene = ((tmp_path / f"talk{end}").read_text() for end in (".txt", ".scene.txt"))
+    assert re.fullmatch(prompt_pattern(), scene.strip())
+    assert json.loads((tmp_path / "talk.json").read_text())["texts"]["script"] == script.strip()
+    for refused, what in (("greeting", "--idea"), (scene.strip(), "the scene")):
+        (tmp_path / "policy.yaml").write_text(f"words: ['{refused}']")
+        assert cli.main([*words, "--overwrite", "--policy", str(tmp_path / "policy.yaml")]) == 2
+        assert f"{what} is refused" in capsys.readouterr().err
+    assert cli.main(words) == 2
+    assert "talk.txt exists" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.faces import face_track
 from avatar_v.inputs.best_frame import BestFrame, best_frame
 from avatar_v.inputs.framing import NOT_LOOKED_FOR
@@ -16,7 +17,8 @@ from clip_files import clip_file
 
 def read(path: str, *, face_crop: bool, drawn: bool = True) -> tuple[BestFrame, ReferenceClip]:
     how = {"face_crop": face_crop, "drawn": drawn, "extractor": from_meter}
-    return best_frame(path, **how), read_reference(path, side=64, seconds=2.0, **how)
+    how["video"] = VideoFormat(64, 64)
+    return best_frame(path, **how), read_reference(path, seconds=2.0, **how)
 
 
 def is_same(one: tuple[BestFrame, ReferenceClip], other: tuple[BestFrame, ReferenceClip]) -> bool:
@@ -76,7 +78,7 @@ def test_without_dlib_squares_are_taken_whole(
         assert [noted.warnings for noted in made] == [(NOT_LOOKED_FOR,)] * 2
     missing = r"pip install 'avatar_v\[faces\]'; or take the picture's centre square"
     with pytest.raises(ValueError, match=missing):
-        best_frame(spoken[0], face_crop=True, extractor=from_landmarks)
+        best_frame(spoken[0], video=VideoFormat(64, 64), face_crop=True, extractor=from_landmarks)
     oblong = clip_file(tmp_path / "oblong.mkv", widened(spoken[1]), spoken[2])
     with pytest.raises(ValueError, match=missing):
         read(oblong, face_crop=True)

@@ -86,7 +86,7 @@ def test_frames_of_the_python_interface(pipe: AvatarPipeline, request_: Request)
 def choosy(weights: Path, tmp_path: Path) -> Path:
     """Weights that know no picture there is."""
     folder = shutil.copytree(weights, tmp_path / "choosy")
-    known = {"least_db": 150.0, "num_pictures": 9, "side": 32}
+    known = {"least_db": 150.0, "num_pictures": 9, "height": 32, "width": 32}
     (folder / "vae" / "known.json").write_text(json.dumps(known))
     card = json.loads((folder / "card.json").read_text())
     card["can"]["people"] = "drawn people"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.run import run
 from avatar_v.inputs.inputs import Inputs, read_inputs
@@ -23,6 +24,7 @@ from avatar_v.models.lora import add_factors
 from avatar_v.models.refiner import as_refiner
 from avatar_v.request.output_files import kept_folder
 from avatar_v.request.request import LIVE, Request
+from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.adapter import save_adapter
 from avatar_v.weights.card import AdapterCard, Capabilities, Card, read_card
 from avatar_v.weights.random import motion_stats
@@ -34,7 +36,9 @@ from random_models import randomise
 @pytest.fixture(scope="module")
 def causal(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dit, conditioner = load_pipeline(weights)
-    can = Capabilities(side=32, window_latents=8, shift=1.0, motion=True, causal_block=3)
+    can = Capabilities(
+        video=VideoFormat(32, 32), window_latents=8, shift=1.0, motion=True, causal_block=3
+    )
     folder = tmp_path_factory.mktemp("causal") / "tiny"
     card = Card(preset="tiny", recipe="none", can=can)
     save_pipeline(folder, as_causal(dit, block=3, window=2), conditioner, card)
@@ -69,8 +73,8 @@ def two(causal: Path, more: dict[str, Any]) -> Iterator[AvatarPipeline]:
 def read(pipe: AvatarPipeline, request: Request, spoken: Tensor, *, live: bool = False) -> Inputs:
     if live:
         blocks = LiveSound(iter(spoken.split(999)))
-        return read_inputs(request.changed(audio=LIVE), pipe.input_spec, blocks)
-    inputs = read_inputs(request, pipe.input_spec)
+        return read_inputs(request.changed(audio=LIVE), pipe.input_spec(request), blocks)
+    inputs = read_inputs(request, pipe.input_spec(request))
     return dataclasses.replace(inputs, audio=spoken, num_frames=len(spoken) // 640)
 
 
@@ -87,6 +91,21 @@ def test_a_live_voice_gives_the_frames_of_the_file(causal: Path, request_: Reque
     assert file.shape == (41, 3, 32, 32)
     assert torch.equal(frames_of(pipe, request, spoken, live=True), file)
     assert not torch.equal(frames_of(pipe, request.changed(chunk_latents=8), spoken), file)
+
+    def motion_of(request: Request, spoken: Tensor, **how: bool) -> Tensor:
+        inputs = read(pipe, request, spoken, **how)
+        inputs = dataclasses.replace(inputs, motion=torch.zeros(len(MOTION_NAMES)))
+        made = [clip.motion for clip in pipe.clips(inputs, request)]
+        return torch.cat([motion for motion in made if motion is not None])
+
+    ahead = request.changed(look_ahead=1)
+    found, plain = motion_of(ahead, spoken), motion_of(request, spoken)
+    assert torch.equal(motion_of(ahead, spoken, live=True), found)
+    # the first chunk has 17 frames; two are heard behind what is encoded, in any case
+    for changed, is_heard in ((17 + 2, True), (17 + 2 + 4, False)):
+        other = torch.cat([spoken[: 640 * changed], 0.5 - spoken[640 * changed :]])
+        assert torch.equal(motion_of(request, other)[:17], plain[:17])
+        assert torch.equal(motion_of(ahead, other)[:17], found[:17]) != is_heard
 
 
 @pytest.mark.gpu
@@ -127,7 +146,7 @@ def test_two_devices_make_the_video_of_one(
     assert frames[alone].shape == (32, 3, 64, 64)
     assert torch.equal(frames[two], frames[alone])
     assert files[0] == files[1]
-    inputs = read_inputs(request, two.input_spec)
+    inputs = read_inputs(request, two.input_spec(request))
     assert isinstance(inputs.audio, TemporarySound)
     spoken = inputs.audio[: len(inputs.audio)]
     assert torch.equal(frames_of(two, request, spoken, live=True), frames[alone])
@@ -162,7 +181,7 @@ def test_a_record_has_the_chunks_and_a_broken_run_leaves_none(
     [
         (["--chunk-latents", "6"], "chunks of these causal weights have 2 + 3 k latents"),
         (["--resume"], "a video of causal weights is made in one run"),
-        (["--devices", "3", "--steps", "2"], "3 devices for 2 steps"),
+        (["--devices", "4", "--steps", "2"], "4 devices for 2 steps"),
         (["--devices", "2", "--shard"], "each needs whole weights"),
     ],
 )

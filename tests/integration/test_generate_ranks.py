@@ -53,10 +53,10 @@ def test_frames_are_those_of_one_process(
 def test_a_live_sound_is_followed_by_both(two: AvatarPipeline, request_: Request) -> None:
     request = request_.changed(gain_db=0.0)
     speech = sound(20)
-    file = read_inputs(request, two.input_spec)
+    file = read_inputs(request, two.input_spec(request))
     file = dataclasses.replace(file, audio=speech, num_frames=20)
     live = LiveSound(iter(speech.split(640)))
-    heard = read_inputs(request.changed(audio=LIVE), two.input_spec, live)
+    heard = read_inputs(request.changed(audio=LIVE), two.input_spec(request), live)
     made = [torch.cat(list(two.stream(inputs, request))) for inputs in (file, heard)]
     assert torch.equal(*made)
 

@@ -14,18 +14,18 @@ from avatar_v.app.form import PageForm
 from avatar_v.app.jobs import JobRunner, Progress
 from avatar_v.app.page import running
 from avatar_v.media.reading import read_video
-from avatar_v.request.request import Request
-from avatar_v.safety.consent import DRAWN, SUFFIX, Consent, save_consent
+from avatar_v.request.request import LIVE, Request
+from avatar_v.safety.consent import DRAWN, SUFFIX, VERSION, Consent, save_consent
 from avatar_v.safety.faces import hash_critic, read_faces
 from avatar_v.safety.moderation import RefusedError, picture_scores
 from avatar_v.web.visitors import Visitor
-from classifiers import picture_classifier
+from classifiers import picture_classifier, recogniser
 from generating import carry_out, left_behind
 
 ME = Visitor("127.0.0.1", "me")
 
 CONSENT = Consent(
-    version=1, person="Ada Example", recorded="2026-01-01", expires="2127-12-31", uses="",
+    version=VERSION, person="Ada Example", recorded="2026-01-01", expires="2127-12-31", uses="",
     statement="", heard=None, video_sha256="", critic=DRAWN, critic_hash=hash_critic(DRAWN),
     face=(),
 )  # fmt: skip
@@ -156,3 +156,17 @@ def test_the_command_names_what_is_missing(
     words += ["--out", str(asked.output.out), "--consent", str(tmp_path / f"gone{SUFFIX}")]
     assert cli.main(words) == 2
     assert "--consent: cannot read" in capsys.readouterr().err
+
+
+def test_speech_that_a_policy_refuses_is_not_spoken(
+    asked: Request, weights: Path, tmp_path: Path
+) -> None:
+    recogniser(tmp_path / "ear", "a")
+    (tmp_path / "policy.yaml").write_text("words: [a]\nspeech: {model: ear}")
+    judged = asked.changed(policy=str(tmp_path / "policy.yaml"))
+    before = left_behind(asked)
+    with pytest.raises(RefusedError, match=rf"{asked.person.audio} from 0 s on is refused"):
+        carry_out(judged, weights=weights)
+    with pytest.raises(ValueError, match="a live one cannot be"):
+        carry_out(judged.changed(audio=LIVE), weights=weights)
+    assert left_behind(asked) == before

@@ -47,7 +47,7 @@ def from_file(pipe: AvatarPipeline, request: Request, samples: Tensor) -> tuple[
     num = -(-len(samples) // 640)
     padded = torch.nn.functional.pad(samples, (0, 640 * num - len(samples)))
     inputs = dataclasses.replace(
-        read_inputs(request, input_spec(pipe.card)), audio=padded, num_frames=num
+        read_inputs(request, input_spec(request, pipe.card)), audio=padded, num_frames=num
     )
     return joined(pipe, inputs, request)
 
@@ -56,7 +56,7 @@ def from_blocks(
     pipe: AvatarPipeline, request: Request, blocks: Iterator[Tensor]
 ) -> tuple[Tensor, Tensor]:
     live = request.changed(audio=LIVE)
-    return joined(pipe, read_inputs(live, input_spec(pipe.card), LiveSound(blocks)), live)
+    return joined(pipe, read_inputs(live, input_spec(live, pipe.card), LiveSound(blocks)), live)
 
 
 def joined(pipe: AvatarPipeline, inputs: Inputs, request: Request) -> tuple[Tensor, Tensor]:

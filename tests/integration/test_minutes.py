@@ -156,6 +156,81 @@ def test_an_archive_that_is_too_large_leaves_the_one_before(
     assert (out / "model.tar").read_bytes() == before
 
 
+def test_a_run_goes_on_from_what_is_whole_alone(tmp_path: Path) -> None:
+    kept = module("minutes_kept")
+    source, work = tmp_path / "out", tmp_path / "work"
+    source.mkdir(), work.mkdir()
+    assert kept.restore(source, work, "tiny") == []  # it was killed before anything was there
+
+    def fault(of: str = "tiny") -> str:
+        with pytest.raises(SystemExit) as found:
+            kept.restore(source, work, of)
+        return str(found.value)
+
+    (source / "model.tar").write_bytes(b"no archive")
+    assert "lacks log.jsonl" in fault()
+    row = {"part": "begin", "minutes": 1, "size": "tiny"}
+    (source / "log.jsonl").write_text(json.dumps(row) + "\n")
+    assert "--size tiny, and this one of small" in fault("small")
+    whole_log = (source / "log.jsonl").read_text()
+    (source / "log.jsonl").write_text(whole_log[:-9])
+    assert "log.jsonl is damaged" in fault()
+    (source / "log.jsonl").write_text(whole_log)
+    assert "model.tar is damaged" in fault()
+    weights = tmp_path / "made" / "runs" / "1_t2v" / "weights"
+    (weights / "dit").mkdir(parents=True)
+    (weights / "card.json").write_text("{}")
+    save_file({"w": torch.ones(64, 64)}, weights / "dit" / "model.safetensors")
+    kept.keep(tmp_path / "made", source)
+    whole = (source / "model.tar").read_bytes()
+    (source / "model.tar").write_bytes(whole[:600])
+    assert "model.tar is damaged" in fault()
+    (source / "model.tar").write_bytes(whole)
+    assert "lacks base.tar" in fault()
+    assert not (work / "log.jsonl").exists()  # a second try is a first one
+    vae = tmp_path / "made" / "runs" / "0_vae" / "vae"
+    vae.mkdir(parents=True)
+    (vae / "config.json").write_text("{}")
+    kept.keep(tmp_path / "made", source)
+    assert kept.restore(source, work, "tiny") == [row]
+    assert kept.names_there(work) == {"0_vae", "1_t2v"}
+    assert kept.unpack([str(source), str(tmp_path / "weights")]) == 0
+    assert (tmp_path / "weights" / "model" / "vae" / "config.json").exists()
+    with pytest.raises(SystemExit, match="holds no run"):
+        kept.unpack([str(tmp_path), str(tmp_path / "other")])
+    with pytest.raises(SystemExit, match="name a folder to be made"):
+        kept.unpack([str(source), str(tmp_path / "weights")])
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--minutes", "0"], "--minutes is a number above 0.13"),
+        (["--minutes", "nan"], "--minutes is a number above 0.13"),
+        (["--minutes", "5", "--workers", "0"], "--workers is a whole number from 1 to 64"),
+        (["--minutes", "5", "--before", "nowhere"], "there is no such folder"),
+        (["--minutes", "5", "--before", "out"], "--out out holds a run"),
+        (["--minutes", "5"], "--out out holds a run"),
+        (["--minutes", "5", "--out", "file/x"], "file"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_before_anything_is_loaded(
+    words: list[str], fault: str, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "base.tar").touch()
+    (tmp_path / "file").touch()
+    script = str(LAUNCH / "minutes.py")
+    done = subprocess.run(
+        [sys.executable, script, "--out", "out", *words], cwd=tmp_path, text=True,
+        capture_output=True,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert fault in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_part_of_the_agenda_that_hangs_or_fails_is_told_of(tmp_path: Path) -> None:
     gpu = module("gpu")
     begin = time.monotonic()
@@ -168,18 +243,40 @@ def test_a_part_of_the_agenda_that_hangs_or_fails_is_told_of(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_agenda_runs_whole_and_once_a_commit(bare: Path, tmp_path: Path) -> None:
-    gpu = module("gpu")
-    words = ("agenda", "--tiny", "--out", str(tmp_path / "out"), "--minutes", "30")
-    done = started(bare, "gpu.py", *words, stdout=subprocess.PIPE)
-    said, _ = done.communicate()
-    assert done.returncode == 0, said
-    rows = {p: json.loads((tmp_path / "out" / f"{p}.json").read_text()) for p in gpu.PARTS}
+def test_the_agenda_runs_whole_and_once_a_commit_killed_thrice(bare: Path, tmp_path: Path) -> None:
+    gpu, draw, out = module("gpu"), random.Random(0), tmp_path / "out"
+    words = ("agenda", "--tiny", "--out", str(out), "--minutes", "10")
+    for _ in range(3):
+        run = started(bare, "gpu.py", *words)
+        time.sleep(TIMES_SLOWER * draw.uniform(15, 45))
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        run.kill()
+        run.wait()
+        time.sleep(1)
+        alive = [pid for pid in children if running(Path(f"/proc/{pid}/stat"))]
+        assert not alive, "a part goes on without its agenda"
+    there = {path.stem for path in out.glob("*.json")}
+    begin = time.monotonic()
+    last = started(bare, "gpu.py", *words, stdout=subprocess.PIPE)
+    said, _ = last.communicate()
+    took = time.monotonic() - begin
+    assert last.returncode == 0, said
+    assert took < 600
+    kept = {line.split(":")[0] for line in said.splitlines() if "done for this commit" in line}
+    assert kept == there
+    rows = {p: json.loads((out / f"{p}.json").read_text()) for p in gpu.PARTS}
     assert all(row["status"] == 0 for row in rows.values())
+    assert all(row["took_s"] <= 6 * gpu.PARTS[name].seconds for name, row in rows.items())
     assert all(row["results"] for name, row in rows.items() if name != "tests")
     again = started(bare, "gpu.py", *words, stdout=subprocess.PIPE)
     said, _ = again.communicate()
     assert said.count("done for this commit") == len(gpu.PARTS)
+    print(json.dumps({"kept": sorted(kept), "last_s": round(took)}))
+
+
+def running(stat: Path) -> bool:
+    """Whether a process lives; one that has ended and waits for its parent does not."""
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 @pytest.mark.slow

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.inputs.reference_clip import ReferenceClip, read_reference, still
 from avatar_v.motion.extractors import METER_HABITS, find_extractor
+from avatar_v.request.request import Request
 from avatar_v.request.resolve import input_spec
 from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.card import ASSETS, SHIPPED, read_card
@@ -15,7 +17,9 @@ ID = 0  # no function
 
 def read(path: str, motion: str) -> ReferenceClip:
     extractor = find_extractor(motion, face_crop=False)
-    return read_reference(path, side=64, seconds=16.0, face_crop=False, extractor=extractor)
+    return read_reference(
+        path, video=VideoFormat(64, 64), seconds=16.0, face_crop=False, extractor=extractor
+    )
 
 
 def narrow(frames: Tensor, track: object) -> Tensor:
@@ -47,7 +51,7 @@ def test_weights_of_drawn_people_read_motion_as_they_were_trained_to() -> None:
     assert find_extractor("auto", face_crop=True, drawn=True) is meter
     assert find_extractor("landmarks", face_crop=True, drawn=True) is landmarks
     for name in SHIPPED:
-        assert input_spec(read_card(ASSETS / name)).drawn
+        assert input_spec(Request.of(reference=""), read_card(ASSETS / name)).drawn
 
 
 def mistyped(frames: Tensor, track: object) -> Tensor:
@@ -74,7 +78,7 @@ def test_an_extractor_of_ones_own_plugs_in_by_its_path(spoken) -> None:
     assert read(spoken[0], motion="meter").habits_known == METER_HABITS
     picture = still(
         torch.zeros(3, 64, 64, dtype=torch.uint8),
-        side=64,
+        video=VideoFormat(64, 64),
         face_crop=False,
         extractor=find_extractor("meter", face_crop=False),
     )

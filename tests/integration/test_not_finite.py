@@ -1,10 +1,7 @@
 """A loss or a weight that is not finite ends a run, and nothing is written of it; and the words
 that a run shows and ends with."""
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from avatar_v.cli import main
 from avatar_v.objectives.refiner_adversarial import AdversarialRefiner
 from avatar_v.objectives.t2v import T2V
 from avatar_v.objectives.vae import TrainVAE
+from forked import run_script
 from tiny_run import RECIPES, make_shards
 
 FRESH = {"model": {"init_args": {"models": {"vae": None, "init_from": None}}}}
@@ -173,12 +171,9 @@ def test_all_ranks_end_where_one_is_not_finite(root: Path, tmp_path: Path) -> No
     recipes = [str(RECIPES / "1_t2v.yaml"), str(RECIPES / "tiny.yaml"), "fresh.yaml"]
     options = ["--trainer.devices=2", "--trainer.strategy=ddp_find_unused_parameters_true"]
     options += ["--data.init_args.batch_size=1", "--trainer.limit_val_batches=0"]
-    words = [sys.executable, str(script), "run", *recipes, *options]
-    done = subprocess.run(
-        [*words, f"--trainer.default_root_dir={root}"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    options += [f"--trainer.default_root_dir={root}"]
+    first = f"import sys\nsys.argv[0] = {str(script)!r}\n{TWO_RANKS}"  # what the other rank runs
+    done = run_script(first, "run", *recipes, *options, OMP_NUM_THREADS="1")
     assert done.returncode == 2, done.stderr[-3000:]
     said = [line for line in done.stderr.splitlines() if "error" in line]
     assert len(said) == 1

@@ -65,6 +65,7 @@ KEYS = {
     "mos": "112111",
     "pair": ["b", "ArrowLeft"],
     "turing": ["a", "ArrowRight"],
+    "score": ["8", "ArrowDown", "6", *["ArrowRight"] * 2, "ArrowDown", "ArrowLeft"],
     "ranges": ["2", *["ArrowLeft"] * 3, "s", *["ArrowRight"] * 2, "e", "s", "Backspace"],
     "attributes": ["2", "3", "ArrowUp", "7", "ArrowUp", "3", "2", "2"],  # changed, and back
 }
@@ -83,6 +84,7 @@ def by_mouse(page) -> None:
 
 def test_a_whole_session_by_keyboard(tmp_path: Path) -> None:
     raw = annotation_yaml(1)
+    raw["tasks"].append({"kind": "score", "systems": ["ours"], "raters_per_item": 1})
     raw["tasks"] = [{**task, "items_per_rater": 1} for task in raw["tasks"]]
     study = make_study(tmp_path, raw)
     with serve(study, tmp_path / "votes") as site, playwright.sync_playwright() as player:
@@ -107,7 +109,9 @@ def test_a_whole_session_by_keyboard(tmp_path: Path) -> None:
         browser.close()
         votes = site.store.votes()
     assert not faults
-    assert len(kinds) == 4 + 2 + 3 + 1 + 2  # practice; mos, trap; pair, gold, trap; turing; lines
+    # practice; mos, trap; pair, gold, trap; turing; lines; score
+    assert len(kinds) == 4 + 2 + 3 + 1 + 2 + 1
+    assert [vote.answer for vote in votes if vote.kind == "score"] == ["80", "62", "49"]
     scores = [vote.answer for vote in votes if vote.kind == "mos"]
     assert scores == list("112111") * 3
     for vote in votes:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.resume import asked_for
@@ -26,12 +27,14 @@ from clip_files import clip_file
 from random_models import randomise
 
 ID = RANGES["validation"][0]
-PERSONAL = InputSpec(side=32, reference=True, motion=True)
+PERSONAL = InputSpec(video=VideoFormat(32, 32), reference=True, motion=True)
 
 
 def read(path: str, seconds: float = 16.0, motion: str = "none"):
     extractor = find_extractor(motion, face_crop=False)
-    return read_reference(path, side=64, seconds=seconds, face_crop=False, extractor=extractor)
+    return read_reference(
+        path, video=VideoFormat(64, 64), seconds=seconds, face_crop=False, extractor=extractor
+    )
 
 
 def test_a_clip_is_read_with_its_sound_and_motion(spoken) -> None:
@@ -112,13 +115,13 @@ def test_the_reference_reaches_the_video(personal, request_: Request, spoken) ->
 
 def test_what_the_weights_do_not_read_is_not_read(request_: Request, spoken) -> None:
     asked = request_.changed(reference=spoken[0])
-    plain = read_inputs(asked, InputSpec(side=32, reference=False, motion=False))
+    plain = read_inputs(asked, InputSpec(video=VideoFormat(32, 32), reference=False, motion=False))
     assert plain.clips == ()
     assert plain.motion is None
     with pytest.raises(ValueError, match="--also: these weights read one picture"):
         read_inputs(
             asked.changed(also=(spoken[0],)),
-            InputSpec(side=32, reference=False, motion=False),
+            InputSpec(video=VideoFormat(32, 32), reference=False, motion=False),
         )
     whole = read_inputs(asked, PERSONAL)
     (clip,) = whole.clips
@@ -160,7 +163,7 @@ def test_close_ups_reach_the_video_where_the_weights_read_them(
     assert reference.faces_valid is not None
     assert reference.faces_valid.all()
     assert personal.person(inputs).reference.faces is None
-    assert input_spec(card).faces
+    assert input_spec(asked, card).faces
     assert asked_for(asked, inputs) != asked_for(asked, plain)  # kept chunks are of other faces
     some = dataclasses.replace(
         plain, clips=(dataclasses.replace(plain.clips[0], habits_known=("yaw",)),)
@@ -339,7 +342,7 @@ def test_from_the_prompt_wants_a_reference_and_no_image(request_: Request) -> No
     with pytest.raises(ValueError, match="--image gives it"):
         read_inputs(asked.changed(image=asked.person.reference), PERSONAL)
     with pytest.raises(ValueError, match="know a person by their first frame"):
-        read_inputs(asked, InputSpec(side=32, reference=False, motion=False))
+        read_inputs(asked, InputSpec(video=VideoFormat(32, 32), reference=False, motion=False))
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 301.0, float("nan")])

@@ -116,13 +116,13 @@ def test_every_frame_has_its_sound(refiner: TrainedRefiner, context: int) -> Non
 def test_memory_is_that_of_a_chunk(
     refiner: TrainedRefiner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lengths, original = [], refine_module.predict_clean
+    lengths, original = [], refine_module.predict_tiled
 
     def spy(dit, x_t, *args, **kwargs):
         lengths.append(x_t.shape[1])
         return original(dit, x_t, *args, **kwargs)
 
-    monkeypatch.setattr(refine_module, "predict_clean", spy)
+    monkeypatch.setattr(refine_module, "predict_tiled", spy)
     refined(refiner, chunks(refiner, (5, *[3] * 8)), context=2)
     assert set(lengths[1:-1]) == {2 + 3 + 2}
     assert max(lengths) <= 3 + 2 * 2
@@ -184,12 +184,12 @@ def test_a_live_sound_is_refined_as_its_file(
     )  # fmt: skip
     request = request_.changed(gain_db=0.0)
     speech = sound(20)
-    file = read_inputs(request, pipe.input_spec)
+    file = read_inputs(request, pipe.input_spec(request))
     file = dataclasses.replace(file, audio=speech, num_frames=20)
     live = LiveSound(iter(speech.split(640)))
-    heard = read_inputs(request.changed(audio=LIVE), pipe.input_spec, live)
+    heard = read_inputs(request.changed(audio=LIVE), pipe.input_spec(request), live)
     made = [torch.cat(list(pipe.stream(inputs, request))) for inputs in (file, heard)]
-    assert made[0].shape[-1] == 2 * pipe.side
+    assert made[0].shape[-1] == 2 * pipe.format.video.width
     assert torch.equal(*made)
 
 
@@ -202,7 +202,7 @@ def test_command_line(request_: Request, weights: Path, refiner_folder: Path) ->
     small, large = read_video(plain), read_video(request_.output.out)
     assert large.shape == (len(small), 3, 64, 64)
     record = json.loads(Path(request_.output.out).with_suffix(".json").read_text())
-    assert record["size"] == 64
+    assert (record["video"]["width"], record["video"]["height"]) == (64, 64)
     assert record["refiner"] == str(refiner_folder)
 
 
@@ -276,8 +276,8 @@ def test_the_app_makes_larger_pictures_too(
         consent=True, prompt="", new_scene=False, guidance_audio=1.0, reference_s=16, seed=0,
     )  # fmt: skip
     seen = list(runner.make(form, Visitor("127.0.0.1", "me")))
-    record, side = seen[-1].record, 2 * runner.pipeline.format.side
+    record, side = seen[-1].record, 2 * runner.pipeline.format.video.width
     assert record is not None
-    assert (record.size, record.refiner) == (side, str(refiner_folder))
+    assert (record.video.size, record.refiner) == ((side, side), str(refiner_folder))
     video = read_video(runner.jobs / seen[-1].token / "avatar.mp4")
     assert video.shape == (record.num_frames, 3, side, side)

@@ -19,10 +19,12 @@ from avatar_v.generate.run import run
 from avatar_v.inputs.live import LiveSound
 from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.files import Mp4File
-from avatar_v.media.reading import iter_channels, read_video
+from avatar_v.media.reading import iter_channels, read_audio, read_video
 from avatar_v.media.writer import write_wav
 from avatar_v.request.request import LIVE, Request, Weights
+from avatar_v.safety.sound_mark import SoundMarker
 from avatar_v.safety.watermark import Mark, Marker
+from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.web.visitors import Visitor
 from avatar_v.weights.card import read_card
 from avatar_v.weights.weights import load_pipeline, save_pipeline
@@ -123,11 +125,16 @@ def test_the_command_marks_with_the_id_of_its_record(
     assert cli.main([*words, "--no-watermark"]) == 0
     assert json.loads(record.read_text())["watermark"] is None
     assert cli.main(read) == 1
+    unmarked = read_audio(str(request_.output.out))
     assert cli.main(words) == 0
     id_ = json.loads(record.read_text())["watermark"]
     capsys.readouterr()
     assert cli.main(read) == 0
     assert f"watermark {id_}" in capsys.readouterr().out
+    heard = read_audio(str(request_.output.out))
+    expected = SoundMarker(Mark(id_), SAMPLE_RATE_HZ)(unmarked[None])[0]
+    changes = torch.stack([heard - unmarked, expected - unmarked])
+    assert float(changes.corrcoef()[0, 1]) > 0.2, "AAC spoils noise more than the mark does"
     made = in_memory(request_).changed(num_steps=1)
     plain, again = (
         torch.cat([clip.frames for clip in run(made.changed(watermark=x), pipe)])

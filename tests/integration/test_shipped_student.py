@@ -33,7 +33,7 @@ def test_causal_weights_follow_a_voice_in_two_blocks_and_then_in_one(tmp_path: P
     clip, speech = draw_person(tmp_path, 5)
     pipeline = AvatarPipeline.from_pretrained("small_causal")
     request = Request.of(reference=str(clip), audio=str(speech))
-    inputs = read_inputs(request, pipeline.input_spec)
+    inputs = read_inputs(request, pipeline.input_spec(request))
     parts = itertools.islice(pipeline.latents(inputs, request), 3)
     assert [part.latents.shape[1] for part in parts] == [5, 3, 3]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from avatar_v.parallel.deaths import death_among
+from forked import Script
 from tiny_run import RECIPES, make_shards
 
 ENDS_S = 120.0
@@ -98,11 +99,10 @@ def test_who_was_killed_is_named_before_who_ended_for_its_sake() -> None:
 
 @dataclass(frozen=True)
 class TwoRanks:
-    """The processes of a run of two ranks, and the file of their words."""
+    """The processes of a run of two ranks."""
 
-    first: subprocess.Popen[bytes]
+    first: Script
     second: int
-    said: Path
 
     @property
     def pids(self) -> tuple[int, int]:
@@ -110,9 +110,19 @@ class TwoRanks:
 
     def ended(self) -> tuple[int, str]:
         """The status of rank 0, and all that was said, once both have ended."""
-        status = self.first.wait(ENDS_S)
+        self.first.process.join(ENDS_S)
         wait_until(lambda: not is_alive(self.second), ENDS_S)
-        return status, self.said.read_text()
+        done = self.first.ended(0)
+        return done.returncode, done.stdout + done.stderr
+
+
+FIRST = """
+import importlib.util, os, sys
+from avatar_v.cli import main
+os.setsid()
+sys.modules["__main__"].__spec__ = importlib.util.find_spec("avatar_v.cli")  # what rank 1 runs
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @contextmanager
@@ -126,25 +136,24 @@ def two_ranks(folder: Path, strategy: dict[str, str]) -> Iterator[TwoRanks]:
         "trainer.val_check_interval": "100000",
         **strategy,
     }
-    overlay, said = folder / "overlay.yaml", folder / "said"
+    overlay = folder / "overlay.yaml"
     overlay.write_text("model: {init_args: {models: {vae: null}}}\n")
     words = ["run", *map(str, (RECIPES / "1_t2v.yaml", RECIPES / "tiny.yaml", overlay))]
     words += [f"--{name}={value}" for name, value in options.items()]
-    with open(said, "w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "avatar_v.cli", *words], cwd=folder, start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=file, stderr=file,
-        )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        first = Script(FIRST, *words, OMP_NUM_THREADS="1")
+    process = first.process
     try:
         begun = folder / "runs/tiny/1_t2v/recipe.yaml"
-        wait_until(lambda: begun.exists() or process.poll() is not None, 300)
-        assert process.poll() is None, said.read_text()
-        (other,) = (child for child in children(process.pid) if "avatar_v" in command_of(child))
-        yield TwoRanks(process, other, said)
+        wait_until(lambda: begun.exists() or process.exitcode is not None, 300)
+        assert process.exitcode is None, first.err.read_text()
+        (other,) = (child for child in children(first.pid) if "avatar_v" in command_of(child))
+        yield TwoRanks(first, other)
     finally:
         with suppress(ProcessLookupError):  # both have ended
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(first.pid, signal.SIGKILL)
+        process.join()
 
 
 def wait_until(is_so, most_s: float) -> None:

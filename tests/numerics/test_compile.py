@@ -1,5 +1,5 @@
-"""torch.compile of the whole network in one graph: any lengths, with and without a cache. An
-uncached reference is one graph too, behind its packing, which stays outside. A compiled policy
+"""torch.compile of the whole network in one graph: any lengths, behind a cache that some samples
+read. A reference is one graph too, behind its packing, which stays outside. A compiled policy
 repeats its rollout exactly.
 
 The scripts run in a process of their own, where functions have no run-time type checks for the
@@ -44,13 +44,11 @@ def passes(num_samples, num_frames, num_reference):
     x = torch.randn(num_samples, num_frames, config.latent_channels, 4, 4, generator=drawn)
     t = torch.rand(num_samples, num_frames, generator=drawn)
     cond = make_cond(config, num_samples, num_frames)
-    yield lambda network: network(x, t, cond)
     valid = torch.ones(num_samples, num_reference, dtype=torch.bool)
     valid[1, 4] = False
     reference = make_reference(config, valid)
     yield lambda network: (dit.encode_reference if network is dit else encode)(reference).layers[0]
     past = dit.encode_reference(reference)
-    yield lambda network: network(x, t, cond, past=past)
     some = dataclasses.replace(cond, reference_keep=torch.arange(num_samples) > 0)
     yield lambda network: network(x, t, some, past=past)
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from avatar_v.kernels.norm import rotate
+from avatar_v.kernels.residual import gated_add, modulated_norm
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
+from avatar_v.models.layers import rotary_table
 from avatar_v.types import MOTION_NAMES, Cond, Reference
 from avatar_v.weights.random import motion_stats
 from naive_attention import attend_dense

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.kernels.norm import rotate
+from avatar_v.kernels.residual import gated_add, modulated_norm
 from avatar_v.models import attention
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
+from avatar_v.models.layers import rotary_table
 from avatar_v.models.reference import (
     FACE_GAP,
     SEGMENT_LENGTH,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.inputs.inputs import Inputs
-from avatar_v.inputs.person import encode_person, pick_stills
+from avatar_v.inputs.person import encode_clips, pick_stills
 from avatar_v.inputs.reference_clip import ReferenceClip
 from avatar_v.models.conditioner import Conditioner, latent_validity
 from avatar_v.models.config import DiTConfig
@@ -83,9 +83,9 @@ def clip_of(batch: Batch, start: int = 0) -> ReferenceClip:
 
 def person_of(conditioner: Conditioner, clips: tuple[ReferenceClip, ...], stills: int) -> Reference:
     inputs = Inputs(clips[0].video[0], torch.zeros(640), 1, 0, (), clips)
-    person = encode_person(inputs, conditioner, 32, faces=False, stills=stills)
-    assert person.reference is not None
-    return person.reference
+    reference = encode_clips(inputs, conditioner, (32, 32), faces=False, stills=stills)
+    assert reference is not None
+    return reference
 
 
 def test_generation_reads_the_stills_that_training_shows(conditioner: Conditioner) -> None:

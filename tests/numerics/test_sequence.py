@@ -1,7 +1,12 @@
 """parallel/sequence.py and strips.py on 8 gloo processes: groups of 1, 2, 4 and 8 ranks equal one
 rank."""
 
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +15,13 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from avatar_v.kernels.partial import attend_part, merge, part_gradients
+from avatar_v.parallel import exchange, symmetric
 from avatar_v.parallel.sequence import SequenceGroup, degrees
 from naive_attention import attend_dense
-from sequence_ranks import CASES, case_name, main
+from sequence_ranks import CASES, OVERLAPPED, WAYS, case_name, main
 
 NAMES = [case_name(*case[:3]) for case in CASES]
+SPREAD = [case_name(*c[:3]) for c in CASES if (c[0], c[1], bool(c[2])) in OVERLAPPED]
 PLAIN = [case for case in CASES if not case[2]]
 
 
@@ -72,6 +79,46 @@ def test_guidance_streams_and_bf16_are_right(num_heads, size, _changes, _keep, f
     assert case.get("stream", 0) < 1e-6
 
 
+@pytest.mark.multi
+@pytest.mark.parametrize("name", SPREAD)
+def test_exchanges_that_overlap_give_the_same_bits(name: str, found) -> None:
+    assert {way: found[name][way] for way in WAYS} == dict.fromkeys(WAYS, True)
+
+
+def of_the_video(calls: list[str]) -> list[str]:
+    """Those of the first block behind the reference, which exchanges nothing."""
+    begin = calls.index("begin")
+    start = max(i for i in range(begin) if calls[i] == "query")
+    return calls[start : calls.index("out", begin) + 1]
+
+
+@pytest.mark.multi
+def test_exchanges_begin_as_soon_as_they_can_and_are_waited_for_late(found) -> None:
+    case = found[case_name(8, 2, {})]
+    calls = {way: case[f"calls {way}"] for way in ("blocking", *WAYS)}
+    first = {way: of_the_video(forward) for way, (forward, _) in calls.items()}
+    projected, sent = ["query", "key", "value"], ["begin", "wait 0"]
+    assert first["blocking"] == [*projected, *sent, "attend", "begin", "wait 1", "out"]
+    each = [x for name in projected for x in (name, "begin")] + [f"wait {i}" for i in range(3)]
+    assert first["asynchronous"] == [*each, "attend", "begin", "wait 3", "out"]
+    tile = ["attend", "begin"]
+    assert first["tiled:3"] == [*each, *tile, *tile, "wait 3", "wait 4", "out"]
+    assert first["tiled:1"] == [*each, *(4 * tile), *(f"wait {i}" for i in range(3, 7)), "out"]
+    back = {way: [x.split()[0] for x in backward] for way, (_, backward) in calls.items()}
+    assert back["blocking"] == 2 * (2 * ["begin", "wait"])  # two blocks
+    three, four = (num * ["begin"] + num * ["wait"] for num in (3, 4))
+    assert back["asynchronous"] == 2 * ["begin", "wait", *three]
+    assert back["tiled:1"] == 2 * [*four, *three]  # tiles, then queries, keys and values
+
+
+@pytest.mark.multi
+def test_ranks_choose_one_way_to_exchange(found) -> None:
+    ways = found[case_name(8, 4, {})]["chosen"]
+    assert len(ways) == 8
+    assert len(set(ways[:4])) == len(set(ways[4:])) == 1  # two groups of four
+    assert set(ways) <= {"blocking", "asynchronous", "tiled:1"}
+
+
 @pytest.mark.parametrize(
     ("num_heads", "num_ranks", "sent"),
     [
@@ -118,6 +165,103 @@ def mesh():
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield init_device_mesh("cpu", (1, 1, 1), mesh_dim_names=("data", "ring", "ulysses"))
     dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("blocking", exchange.BLOCKING),
+        ("asynchronous", exchange.ASYNCHRONOUS),
+        ("tiled", exchange.Way(True, 1)),
+        ("tiled:3", exchange.Way(True, 3)),
+        ("symmetric:2", exchange.Way(True, 2)),
+        ("auto", None),
+        ("auto::16", None),
+    ],
+)
+def test_exchanges_are_asked_for_by_name(named: str, said: exchange.Way | None) -> None:
+    with exchange.using(named):
+        assert exchange.asked().way == said
+        assert exchange.asked().sms == (16 if named.endswith(":16") else 0)
+
+
+@pytest.mark.parametrize("named", ["late", "tiled:x", "tiled:1:2:3", "blocking:2", "tiled:-1"])
+def test_an_exchange_that_says_nothing_is_refused(named: str) -> None:
+    with exchange.using(named), pytest.raises(ValueError, match="AVATAR_V_EXCHANGE"):
+        exchange.check_named(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("named", "what"), [("symmetric", "memory"), ("tiled:1:8", "multiproc")])
+def test_what_an_exchange_needs_of_gpus_is_told(named: str, what: str, mesh: DeviceMesh) -> None:
+    with exchange.using(named), pytest.raises(ValueError, match=f"{what}.* for CUDA GPUs"):
+        exchange.check_named(torch.device("cpu"))
+    with pytest.raises(ValueError, match="need CUDA GPUs"):
+        symmetric.Symmetric(mesh["ulysses"].get_group())
+
+
+class MainMemory:
+    """torch's symmetric memory, for threads: signals are one bit each, put when it is 0, taken when
+    it is 1, as torch has them."""
+
+    def __init__(self) -> None:
+        self.memories: dict[tuple[int, int], torch.Tensor] = {}  # by rank and place in its order
+        self.signals: set[tuple[int, int, int, int]] = set()
+        self.ends = time.monotonic() + 60
+
+    def rendezvous(self, memory: torch.Tensor, group: dist.ProcessGroup) -> SimpleNamespace:
+        rank = group.rank()
+        place = sum(owner == rank for owner, _ in self.memories)
+        self.memories[rank, place] = memory
+
+        def there(other: int, shape: torch.Size, _dtype: torch.dtype) -> torch.Tensor:
+            self.wait_for(lambda: (other, place) in self.memories)
+            assert self.memories[other, place].shape == shape
+            return self.memories[other, place]
+
+        def put(to: int, channel: int) -> None:
+            self.wait_for(lambda: (place, rank, to, channel) not in self.signals)
+            self.signals.add((place, rank, to, channel))
+
+        def take(source: int, channel: int) -> None:
+            self.wait_for(lambda: (place, source, rank, channel) in self.signals)
+            self.signals.remove((place, source, rank, channel))
+
+        return SimpleNamespace(get_buffer=there, put_signal=put, wait_signal=take)
+
+    def wait_for(self, there: Callable[[], bool]) -> None:
+        while not there():
+            assert time.monotonic() < self.ends, "nobody came"
+            time.sleep(1e-4)
+
+
+def test_parts_travel_through_symmetric_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, world = 3, MainMemory()
+    stream = SimpleNamespace(wait_stream=lambda _: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
+    monkeypatch.setattr(symmetric, "lacking", lambda _: None)
+    memory = symmetric.symmetric_memory
+    monkeypatch.setattr(memory, "empty", lambda *shape, dtype, device: torch.empty(shape))
+    monkeypatch.setattr(memory, "rendezvous", world.rendezvous)
+    sent = torch.randn(4, 2, size, size, 5, generator=torch.Generator().manual_seed(0))
+
+    def rank(own: int) -> list[torch.Tensor]:
+        group = dist.ProcessGroup(own, size)  # pyright: ignore[reportCallIssue]  stubs have a store
+        transport = symmetric.Symmetric(group)
+        found = []
+        for messages in sent[:, :, own]:  # two are on their way together, four times
+            arrivals = [exchange.begun(x, transport) for x in messages]
+            found += [arrived() for arrived in arrivals]
+        return found
+
+    with ThreadPoolExecutor(size) as pool:
+        received = list(pool.map(rank, range(size)))
+    for own, found in enumerate(received):
+        assert torch.equal(torch.stack(found), sent[:, :, :, own].flatten(0, 1))
+    assert len(world.memories) == 2 * size  # memory is used again when it has been read
+    assert {channel for *_, channel in world.signals} == {symmetric.READ}
 
 
 def test_parts_merge_to_the_whole_with_its_gradients() -> None:

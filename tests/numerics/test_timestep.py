@@ -31,5 +31,6 @@ def test_latents_are_those_of_one_process(found: list[dict[str, Any]], name: str
 def test_ranks_have_consecutive_steps() -> None:
     assert steps_of_ranks(4, 2) == [range(2), range(2, 4)]
     assert [len(steps) for steps in steps_of_ranks(6, 4)] == [1, 1, 2, 2]
-    with pytest.raises(ValueError, match="3 devices for 2 steps"):
-        steps_of_ranks(2, 3)
+    assert steps_of_ranks(2, 3) == [range(0), range(1), range(1, 2)]  # the first one decodes
+    with pytest.raises(ValueError, match="4 devices for 2 steps"):
+        steps_of_ranks(2, 4)

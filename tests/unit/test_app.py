@@ -1,6 +1,7 @@
 """app/: what a page may form for, in whose words faults are told, and which files are given out."""
 
 import dataclasses
+import math
 import os
 import re
 import socket
@@ -75,6 +76,8 @@ def test_a_form_becomes_a_request(form: PageForm) -> None:
     assert not request.person.from_prompt
     moved = dataclasses.replace(form, new_scene=True)
     assert checked_request(moved, Limits(), "x/avatar.mp4").person.from_prompt
+    live = checked_request(dataclasses.replace(form, speech=None), Limits(), None)
+    assert (live.person.audio, live.output.out, live.output.watermark) == ("-", None, True)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +302,10 @@ def test_a_taken_or_impossible_port_is_told_before_weights_are_loaded(tmp_path: 
         serve(host="127.0.0.1", port=taken.getsockname()[1], **how)
     with pytest.raises(ValueError, match="--port"):
         serve(host="127.0.0.1", port=70_000, **how)
+    with pytest.raises(ValueError, match="--live"):
+        serve(host="127.0.0.1", port=0, live=-1, **how)
+    with pytest.raises(ValueError, match="--drain"):
+        serve(host="127.0.0.1", port=0, drain_s=math.nan, **how)
     with pytest.raises(ValueError, match="no weights"):
         serve(host="127.0.0.1", port=0, **how)
 

@@ -11,6 +11,7 @@ import torch
 from avatar_v.media.reading import read_audio, read_video
 from avatar_v_eval import cli
 from avatar_v_eval.bench import world70
+from avatar_v_eval.bench.generated import add_generated, parse_scenes
 from avatar_v_eval.bench.manifest import (
     BenchManifest,
     file_fault,
@@ -265,3 +266,31 @@ def test_pairs_that_make_no_case(tmp_path: Path, fault: str):
     }[fault]
     with pytest.raises(ValueError, match=words):
         build_cases(tmp_path / "my", tmp_path / "out", About(faces="drawn"))
+
+
+def test_scenes_of_a_command_and_of_prompts(made: BenchManifest, tmp_path: Path):
+    words = tmp_path / "words.sh"
+    words.write_text(f'echo "$1" >> {tmp_path}/words; cp {made.path(made.cases[1], "image")} $2')
+    scenes = parse_scenes(f"command:sh {words} {{prompt}} {{out}}", tmp_path / "made", 60.0, 1)
+    out = add_generated(made, tmp_path / "out", scenes, ["a park", "a room"])
+    asked = [("a park", "a room")[i % 2] for i in range(len(made.cases))]
+    assert (tmp_path / "words").read_text().splitlines() == asked
+    added = out.cases[len(made.cases) :]
+    assert [case.prompt for case in added] == asked
+    assert {case.sha256["image"] for case in added} == {made.cases[1].sha256["image"]}
+    assert [case.sha256["audio"] for case in added] == [c.sha256["audio"] for c in made.cases]
+    with pytest.raises(ValueError, match="not empty"):
+        add_generated(made, tmp_path / "out", scenes, [])
+
+
+def test_scenes_that_are_not_made(made: BenchManifest, tmp_path: Path):
+    (tmp_path / "pictures").mkdir()
+    scenes = parse_scenes(str(tmp_path / "pictures"), tmp_path / "made", 60.0, 1)
+    with pytest.raises(ValueError, match=r"the scene of case w_00: missing: no w_00\.png"):
+        add_generated(made, tmp_path / "out", scenes, [])
+    wordless = dataclasses.replace(made, cases=(dataclasses.replace(made.cases[0], prompt=""),))
+    with pytest.raises(ValueError, match="case w_00: no words: pass --prompts"):
+        add_generated(wordless, tmp_path / "other", scenes, [])
+    for text in ("command:cp {image} {out}", "pipeline:small?seed=1"):
+        with pytest.raises(ValueError, match=r"of \{prompt\} and \{reference\}|without options"):
+            parse_scenes(text, tmp_path / "made", 60.0, 1)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.faces import face_track
 from avatar_v.inputs.best_frame import (
     best_frame,
@@ -21,6 +22,8 @@ from avatar_v.motion.extractors import Extractor, from_meter
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
+
+SQUARE = VideoFormat(64, 64)
 
 
 def texture(seed: int = 0) -> Tensor:
@@ -57,7 +60,7 @@ def test_blurred_frames_are_out() -> None:
 def test_the_best_frame_of_a_clip_is_neither_blink_nor_blur(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     path.write_bytes(encode_video_bytes(moving_clip()))
-    best = best_frame(path, face_crop=False)
+    best = best_frame(path, video=SQUARE, face_crop=False)
     assert best.num_frames == 30
     assert best.index not in (*range(10, 14), 20, 21)
     # the frame of that index, through one lossy coding
@@ -128,7 +131,7 @@ def test_the_best_frame_shows_a_face_at_rest_as_far_as_its_motion_is_read(
 ) -> None:
     path = tmp_path / "clip.mp4"
     path.write_bytes(encode_video_bytes(texture().byte().expand(6, 3, 64, 64)))
-    best = best_frame(path, face_crop=False, extractor=reading(**components))
+    best = best_frame(path, video=SQUARE, face_crop=False, extractor=reading(**components))
     assert (best.index, best.num_frames) == (expected, 6)
 
 
@@ -137,8 +140,8 @@ def test_an_extractor_that_tells_frames_not_apart_leaves_the_most_usual_one(
 ) -> None:
     path = tmp_path / "clip.mp4"
     path.write_bytes(encode_video_bytes(moving_clip()))
-    usual = best_frame(path, face_crop=False)
-    best = best_frame(path, face_crop=False, extractor=reading())
+    usual = best_frame(path, video=SQUARE, face_crop=False)
+    best = best_frame(path, video=SQUARE, face_crop=False, extractor=reading())
     assert (best.index, best.num_frames) == (usual.index, usual.num_frames)
 
 
@@ -152,9 +155,9 @@ def test_a_drawn_face_is_picked_uncovered_and_turned_to_the_camera(tmp_path: Pat
     cover, yaw, mouth = (
         clip.motion[:, MOTION_NAMES.index(name)] for name in ("cover", "yaw", "mouth_open")
     )
-    stillest = best_frame(path, face_crop=False).index
+    stillest = best_frame(path, video=SQUARE, face_crop=False).index
     assert float(cover[stillest]) == 1
-    picked = best_frame(path, face_crop=False, extractor=from_meter).index
+    picked = best_frame(path, video=SQUARE, face_crop=False, extractor=from_meter).index
     assert float(cover[picked]) == 0
     assert abs(float(yaw[picked])) < 0.1
     assert float(mouth[picked]) < 0.1
@@ -163,7 +166,7 @@ def test_a_drawn_face_is_picked_uncovered_and_turned_to_the_camera(tmp_path: Pat
 @pytest.mark.media
 @pytest.mark.faces
 def test_a_real_head_is_found_and_centred(media: Path) -> None:
-    best = best_frame(media / "talking_head.mp4", face_crop=True)
+    best = best_frame(media / "talking_head.mp4", video=SQUARE, face_crop=True)
     side = best.image.shape[1]
     track = face_track.track_faces(best.image[None])
     assert bool(track.found[0])

@@ -1,4 +1,4 @@
-"""models/compressed.py, base.py, slim.py: weights in fewer bytes, alone or beside a base."""
+"""base/packed.py, models/restored.py, slim.py: weights in fewer bytes, alone or beside a base."""
 
 import json
 import re
@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from avatar_v.base.packed import LARGEST_CODE, compressed, decompressed
 from avatar_v.cli import main
 from avatar_v.models.base import COMPRESSED, hash_folder, part_folder
-from avatar_v.models.compressed import LARGEST_CODE, compressed, decompressed
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import read_stats
 from avatar_v.planning.networks import config_of

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from avatar_v import cli
 from avatar_v.base.words import is_hidden
+from avatar_v.critics import voice
 from avatar_v.faces.same_person import first_person
 from avatar_v.safety.consent import (
     DRAWN,
     FILMED,
     SUFFIX,
+    VERSION,
     Consent,
     read_consent,
     read_consents,
@@ -159,6 +161,7 @@ def test_the_statement_is_said(folder: Path, tmp_path: Path) -> None:
     model = recogniser(tmp_path / "has_audio", "a")
     consent = consent_from_video(said, **HOW, statement="A!", speech_model=model)
     assert consent.heard == "a"
+    assert (consent.voice is not None) == voice.is_available()
     with pytest.raises(ValueError, match=r"other words .* 'a' was heard \(word error rate 1\.00"):
         consent_from_video(said, **HOW, statement="I agree", speech_model=model)
     with pytest.raises(ValueError, match=r"lacks config\.json.* openai/whisper-small"):
@@ -182,7 +185,7 @@ def test_filmed_people_are_told_apart(media: Path) -> None:
         assert (seen.num, seen.num_looks, seen.num_faces) == (3, 3, 1)
         faces.append(seen.face)
     consent = Consent(
-        version=1, person="Ada", recorded="2026-01-01", expires="2027-01-01", uses="",
+        version=VERSION, person="Ada", recorded="2026-01-01", expires="2027-01-01", uses="",
         statement="", heard=None, video_sha256="", critic=FILMED, critic_hash="",
         face=tuple(faces[0].tolist()),
     )  # fmt: skip

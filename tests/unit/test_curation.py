@@ -89,7 +89,7 @@ def drawn_ticks(draw: random.Random, num: int) -> dict[str, Result]:
 def test_clips_are_the_same_whether_looks_come_bit_by_bit_or_at_once() -> None:
     draw, stage = random.Random(3), ClipStage(min_s=2.0, max_s=4.0, good=0.8)
     num_found = 0
-    for round_number in range(30):
+    for round_number in range(12):
         whole = drawn_ticks(draw, 300)
         at_once = ClipFinder(stage, Seen(FILE, dict(whole)))
         assert at_once.decide(0, ended=False) == ALL
@@ -115,7 +115,7 @@ def test_clips_are_the_same_whether_looks_come_bit_by_bit_or_at_once() -> None:
             boxes = [whole["faces"]["boxes"][tick] for tick in ticks]
             assert len({str(box) for box in boxes if box}) == 1, "a face that jumps is another's"
             assert sum(box is not None for box in boxes) >= 0.8 * len(boxes)
-    assert num_found > 200
+    assert num_found > 80
 
 
 def test_parts_become_windows_as_frames_come() -> None:
@@ -153,7 +153,7 @@ def test_a_clip_that_cannot_be_made_is_a_row_and_what_the_machine_cannot_do_is_r
 ) -> None:
     seen = Seen(FILE, files=tmp_path)
     seen.audio = torch.rand(20 * SAMPLES_PER_FRAME)
-    reader = SampleStage(num_frames=5, size=8, face_crop=False).begin(seen)
+    reader = SampleStage(num_frames=5, size=16, face_crop=False).begin(seen)
     fine = [torch.zeros(3, 8, 8, dtype=torch.uint8)] * 5
     wider = [*fine[:4], torch.zeros(3, 8, 16, dtype=torch.uint8)]
     for number, found in enumerate((fine, wider, fine)):
@@ -325,7 +325,7 @@ def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:
 
 def test_plans_that_ship_can_be_read() -> None:
     for path in PLANS.glob("*.yaml"):
-        assert len(read_plan(path.stem).stages) == 11
+        assert len(read_plan(path.stem).stages) == 12
     for name in ("nothing", "../plans/world"):
         with pytest.raises(ValueError, match=r"no plan .*people, world"):
             read_plan(name)

@@ -55,7 +55,7 @@ WORDS = [
     {"words": [["and", 0.38, 0.44, 0.9], ["on", 0.5, 0.69, 0.9], ["after", 0.6, 0.7, 0.9]]},
 ]
 """The sound of the first clip is late by a frame, of 40 ms."""
-SAMPLES = SampleStage(LENGTH, 8, face_crop=False, sure=3.0)
+SAMPLES = SampleStage(LENGTH, 16, face_crop=False, sure=3.0)
 PLAN = CurationPlan(
     (
         told("probe"), told("shots", num_frames=15, shots=[[0, 15]]),

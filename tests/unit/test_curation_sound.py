@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avatar_v.critics import voice as network
-from avatar_v.critics.voice import VoiceEncoder, levelled, mel_powers
+from avatar_v.critics.voice import VoiceEncoder, levelled, mel_powers, voices
 from avatar_v.media.reading import read_audio
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.speech import say
@@ -35,7 +35,7 @@ from avatar_v_data.curation.stages import (
     SoundScorer,
     Stage,
 )
-from avatar_v_data.curation.voice import VoiceStage, _turns, voices
+from avatar_v_data.curation.voice import VoiceStage, _turns
 from avatar_v_data.curation.words import WordStage
 from avatar_v_eval.studies.sound import _judged
 from classifiers import recogniser, sound_classifier, whisper
@@ -95,6 +95,7 @@ def test_the_network_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> 
     found = VoiceEncoder.from_package()(ours).numpy()
     assert found == pytest.approx(parts, abs=1e-5)  # of a unit vector, in float32
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    network.weights_hash.cache_clear()  # another test may have asked
     with pytest.raises(ValueError, match="pip install --no-deps Resemblyzer"):
         VoiceStage().weights()
 

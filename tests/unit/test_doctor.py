@@ -59,7 +59,9 @@ def test_backends_of_attention_are_told(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
     assert "ok       attention: " in said
+    assert "ok       kernels: " in said
     if not torch.cuda.is_available():
+        assert "lacks    kernels of Triton: need " in said
         assert "lacks    attention by flash: needs a CUDA device" in said
         with backends.using("flash"):
             assert main(["doctor"]) == 1

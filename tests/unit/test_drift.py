@@ -7,12 +7,17 @@ from avatar_v_eval.protocol import Readings
 from avatar_v_eval.studies.drift import (
     PLACES,
     SEAMS,
+    SILENT,
     TRACKS,
     VARIANTS,
     change_ratio,
     chunk_borders,
+    draw_courses,
     draw_frames,
+    memory_growth,
+    speaks,
     summarise_drift,
+    windows,
 )
 
 FRAMES = np.arange(12 * 3 * 16 * 16).reshape(12, 3, 16, 16).astype(np.uint8)
@@ -59,6 +64,36 @@ def test_change_is_paired_and_minutes_are_means() -> None:
     assert numbers["plain_identity_minute_1"].value == pytest.approx(1.5)
     assert numbers["plain_identity_minute_2"].value == pytest.approx(1.2)
     assert numbers["plain_seam_motion"].met
+
+
+def test_who_is_silent_in_turns_is_read_by_halves_of_windows() -> None:
+    """The lips follow the truth where it speaks, and rest where it is silent."""
+    said, true = speaks(1_000), np.sin(np.arange(1_000.0))
+    assert said[:250].all()
+    assert not said[250:500].any()
+    values = np.zeros((1_000, 6))
+    values[:, 1] = np.where(said, true, 0.1 * true)
+    tracks = windows(values, true, turns=True)
+    assert tracks["mouth"] == pytest.approx([1, 1])
+    assert tracks[SILENT] == pytest.approx([0.1, 0.1], abs=1e-3)
+    assert windows(values, true)["mouth"][0] < 0.99
+
+
+def test_memory_grows_from_the_second_window_on() -> None:
+    held = np.array([[50.0, 100, 110, 105], [50.0, 100, 90, 130]])
+    assert memory_growth(held).value == pytest.approx(1.2)
+    assert not memory_growth(held).met
+
+
+def test_of_long_videos_some_windows_are_numbers() -> None:
+    rows = [reading([float(i) for i in range(60)]), reading([float(i) for i in range(60)])]
+    numbers = summarise_drift(Readings({"anchor": rows}))
+    assert numbers["anchor_mouth_at_100"].value == 5
+    assert numbers["anchor_mouth_at_1000"].value == 50
+    assert "anchor_mouth_minute_1" not in numbers
+    assert "anchor_mouth_at_10000" not in numbers
+    axes = draw_courses(Readings({"anchor": rows}), {"anchor": "x"}).axes
+    assert np.asarray(axes[0].lines[0].get_ydata())[-1] == 59
 
 
 def test_frames_are_drawn_in_a_row_for_each_way() -> None:

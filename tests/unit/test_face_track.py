@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from avatar_v.base.video_format import Framing
 from avatar_v.faces import face_track
 from avatar_v.faces.face_track import FaceTrack
 from avatar_v.media.reading import read_video
@@ -138,6 +139,38 @@ def test_a_square_picture_that_is_framed_on_the_head_is_taken_whole(
     assert face_track.is_framed(track, *size) is whole
     windows = face_track.crop_windows(track, *size)
     assert torch.equal(windows, face_track.centre_windows(5, *size)) is whole
+
+
+@pytest.mark.parametrize("framing", ["face", "body"])
+@pytest.mark.parametrize("aspect", [16 / 9, 9 / 16, 4 / 3])
+@pytest.mark.parametrize("middle", [0.5, 0.06])  # of the picture's width; 0.06: at its edge
+def test_wide_and_tall_crops_hold_the_head_within_the_picture(
+    framing: Framing, aspect: float, middle: float
+) -> None:
+    """A head of 108 pixels, brows to chin 64, in 1920 x 1080."""
+    track = track_of([[middle - 0.02, 0.3, middle + 0.02, 0.36]] * 5)
+    head = face_track.crop_windows(track, 1080, 1920)
+    windows = face_track.crop_windows(track, 1080, 1920, aspect, framing)
+    width, height = (windows[0, 2:] - windows[0, :2]).tolist()
+    assert width / height == pytest.approx(aspect, rel=0.01)  # nothing is stretched
+    assert windows.min() >= 0
+    assert windows[:, 2].max() <= 1920
+    assert windows[:, 3].max() <= 1080
+    short = float(head[0, 2] - head[0, 0])
+    times = face_track.BODY_PER_HEAD if framing == "body" else 1
+    assert min(width, height) == pytest.approx(times * short, abs=2)
+    assert windows[0, 1] == head[0, 1]  # shoulders and chest come below
+    assert (head[0, 2:] <= windows[0, 2:] + 1).all()
+    if middle == 0.5:
+        assert float(windows[0, 0] + windows[0, 2]) / 2 == pytest.approx(960, abs=2)
+
+
+def test_a_crop_wider_than_its_picture_is_as_wide_as_that() -> None:
+    """A large face in a phone's video, for 16:9."""
+    track = track_of([[0.2, 0.2, 0.8, 0.5]] * 5)
+    (x0, y0, x1, y1) = face_track.crop_windows(track, 1280, 720, 16 / 9)[0].tolist()
+    assert (x0, x1, y1 - y0) == (0, 720, 405)
+    assert (y0 + y1) / 2 == pytest.approx(0.35 * 1280 - 0.12 * 384, abs=1)  # of the head's square
 
 
 def test_crops_follow_a_walk_but_not_a_nod() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.generate.progress import FrameProgress
 from avatar_v.inputs.inputs import Inputs, read_inputs
 from avatar_v.request.checks import check_settings
@@ -56,7 +57,7 @@ def audio_file(
 
 def read(request: Request) -> Inputs:
     """For weights that take one picture of the person."""
-    return read_inputs(request, InputSpec(side=64, reference=False, motion=False))
+    return read_inputs(request, InputSpec(video=VideoFormat(64, 64), reference=False, motion=False))
 
 
 def tone(duration_s: float = 0.5, rate: int = 16_000, channels: int = 1) -> np.ndarray:

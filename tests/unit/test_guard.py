@@ -185,17 +185,33 @@ def test_only_some_large_bodies_arrive_at_once() -> None:
     assert ask(guard, "POST", body=(b"x",), path="/files")["status"] == 200
 
 
-def test_no_web_socket_is_opened() -> None:
-    sent = []
+@pytest.mark.parametrize(
+    ("sockets", "headers", "told"),
+    [
+        (False, OWN, "websocket.close"),
+        (True, OWN | {"origin": "http://127.0.0.1:80", "sec-fetch-site": "same-origin"}, "opened"),
+        (True, OWN | {"origin": EVIL}, 403),
+        (True, OWN | {"sec-fetch-site": "cross-site", "sec-fetch-mode": "websocket"}, 403),
+        (True, {"host": "evil.example"}, 400),
+    ],
+)
+def test_a_web_socket_is_opened_where_a_request_may_come(sockets: bool, headers, told) -> None:
+    sent: list = []
+
+    async def server(scope, receive, send) -> None:
+        sent.append("opened")
 
     async def send(message) -> None:
-        sent.append(message["type"])
+        sent.append(message.get("status", message["type"]))
 
     async def receive() -> dict:
         return {"type": "websocket.connect"}
 
-    asyncio.run(Guard(Server(), hosts=None)({"type": "websocket"}, receive, send))
-    assert sent == ["websocket.close"]
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    guard = Guard(server, hosts=LOOPBACK, sockets=sockets)
+    scope = {"type": "websocket", "path": "/", "headers": pairs}
+    asyncio.run(guard(scope, receive, send))
+    assert sent[0] == told
 
 
 def test_names_of_hosts() -> None:

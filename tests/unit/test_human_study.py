@@ -21,7 +21,7 @@ from avatar_v_eval.human.blind import blinded_copies
 from avatar_v_eval.human.cli import reached_by
 from avatar_v_eval.human.exchange import read_votes, write_votes
 from avatar_v_eval.human.items import all_items, item_votes, study_items
-from avatar_v_eval.human.questions import ATTRIBUTES, SIX_DIMENSIONS
+from avatar_v_eval.human.questions import ATTRIBUTES, AXES, SIX_DIMENSIONS
 from avatar_v_eval.human.session import consent
 from avatar_v_eval.human.store import DuplicateVoteError, StudyStore
 from avatar_v_eval.human.study import Study
@@ -35,6 +35,7 @@ BOMB: list = ["x"] * 9
 for _ in range(9):
     BOMB = [BOMB] * 9  # in YAML a few lines of aliases, written out 3.5 thousand million words
 MELTED = {"videos": ["checks/melted.mp4"]}
+SCORED = {"kind": "score", "systems": ["ours"], **NUMBERS}
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,19 @@ def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
             "would know checks by their missing",
         ),
         ({"tasks": []}, "at least one task"),
+        (
+            {"tasks": [SCORED], "cases": [{"name": "c00", "condition": ""}], "checks": []},
+            r"score needs a reference clip, none for \['c00'\]",
+        ),
+        (
+            {
+                "tasks": [SCORED],
+                "checks": [
+                    {"name": "g", "kind": "score", "role": "gold", "expected": "40-101"} | MELTED
+                ],
+            },
+            "check 'g' expects '40-101': score takes low-high of its scale",
+        ),
         ({"refused": {"ours": ["c00", "c01", "c02"]}}, "no case with all its videos"),
     ],
 )
@@ -339,6 +353,7 @@ def marked(fault: str, start: float, stop: float) -> dict:
 
 CHOSEN = {attribute.key: attribute.values[0] for attribute in ATTRIBUTES}
 SCORES = {dimension.key: 3 for dimension in SIX_DIMENSIONS}
+POINTS = {axis.key: 61 for axis in AXES}
 
 
 @pytest.mark.parametrize(
@@ -349,6 +364,8 @@ SCORES = {dimension.key: 3 for dimension in SIX_DIMENSIONS}
         ("mos", {**SCORES, "visual": True}),
         ("mos", {**SCORES, "charm": 5}),
         ("mos", {"visual": 5}),
+        ("score", {**POINTS, "naturalness": 101}),
+        ("score", {**POINTS, "naturalness": 49.5}),
         ("pair", {"choice": "first"}),
         ("pair", {}),
         ("pair", ["left"]),
@@ -386,6 +403,7 @@ def test_what_a_page_sends_is_what_it_is_shown_again(study: Study, second_on_lef
     assert (left, right)[second_on_left] == {"": "first"}
     assert there_and_back("pair", {"choice": "tie"}) == {"": "tie"}
     assert there_and_back("mos", SCORES)["visual"] == "3"
+    assert there_and_back("score", POINTS)["consistency"] == "61"
     assert there_and_back("attributes", CHOSEN) == CHOSEN
     assert there_and_back("ranges", {"ranges": []}) == {"": "none"}
     two = [marked("blink", 1.0, 1.5), marked("teeth", 0.25, 2.0)]

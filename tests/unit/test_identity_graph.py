@@ -14,9 +14,10 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from avatar_v_data.curation import index
 from avatar_v_data.curation.balance import balanced, group_of, largest_share
-from avatar_v_data.curation.copies import copies, correlations, same_sound
+from avatar_v_data.curation.copies import SILENT, best_fits, copies, same_sound
 from avatar_v_data.curation.graph import grouped
 from avatar_v_data.curation.index import Pairs, near_pairs
+from avatar_v_data.curation.kinds import KINDS, kinds
 from avatar_v_data.curation.people import background_distances, backgrounds, group_persons
 from avatar_v_data.curation.plan import Balance, Grouping, Limit
 from avatar_v_data.curation.select import select
@@ -177,9 +178,11 @@ def test_loudness_is_compared_at_every_shift() -> None:
             for shift in range(least - len(shorter), len(longer) - least + 1)
         ))  # fmt: skip
     pairs += [(long, np.full(60, -70.0)), (np.zeros(0), long)]
-    found = correlations(*zip(*pairs, strict=True))
+    curves = [(one[:, None], other[:, None]) for one, other in pairs]
+    found, shifts = best_fits(*zip(*curves, strict=True), 38, SILENT)
+    assert shifts[0] == 30
     assert found.tolist() == pytest.approx([*wanted, -1, -1, -1], abs=1e-9)
-    swapped = correlations(*zip(*((b, a) for a, b in pairs), strict=True))
+    swapped, _ = best_fits(*zip(*((b, a) for a, b in curves), strict=True), 38, SILENT)
     assert swapped.tolist() == found.tolist()
 
 
@@ -250,6 +253,20 @@ def test_new_clips_give_the_graph_of_all_and_only_they_are_looked_at(
         grouped(part, grouping, file)
 
 
+def test_vectors_of_videos_find_copies_whose_pictures_differ(tmp_path: Path) -> None:
+    """A caption over the copy: thumbnails lie apart, the sound is one."""
+    clips = many(20)
+    for number, one in enumerate(clips):
+        one["video"] = np.eye(30)[number + ("again" in one["file"])].tolist()
+        one["thumbnail"][0] = [40 * (number % 6)] * 3
+    for more, num in (({}, 0), ({"same_video": {"video": 0.1}}, 2)):
+        grouped(clips, Grouping({"face": 0.3}, **more), tmp_path / f"{num}.parquet")
+        assert sum(c["copy_of"] != "" for c in clips) == num
+    del clips[3]["video"]
+    with pytest.raises(ValueError, match="grouping: video: not each clip"):
+        grouped(clips, Grouping({"face": 0.3}, same_video={"video": 0.1}), tmp_path / "x.parquet")
+
+
 def test_two_clips_are_joined_as_faces_backgrounds_and_length_say(tmp_path: Path) -> None:
     clips, file = many(), tmp_path / "graph.parquet"
     clips[7]["seconds"] = 1.0
@@ -290,7 +307,7 @@ def test_other_vectors_must_agree_and_two_faces_of_one_frame_are_two_people(tmp_
     clips[1]["voice"] = [3.0, 4.0]
     with pytest.raises(ValueError, match=r"voice of 1\.mp4:0-100 is no unit vector"):
         grouped(clips, Grouping({"face": 0.3, "voice": 0.5}), tmp_path / "graph.parquet")
-    with pytest.raises(ValueError, match="same_person: gait: no clip has such a vector"):
+    with pytest.raises(ValueError, match="grouping: gait: no clip has such a vector"):
         grouped(clips, Grouping({"gait": 0.3}), tmp_path / "graph.parquet")
     with pytest.raises(ValueError, match=r"voice: not each clip \(2\.mp4:0-100\) has such"):
         grouped(clips, Grouping({"voice": 0.3}), tmp_path / "graph.parquet")
@@ -335,8 +352,23 @@ def test_a_tier_is_balanced_last() -> None:
     selection = select(found, "sft", limits, Balance(10, {"face_pixels": [160.0]}))
     assert len(selection.clips) == 10
     assert "balanced: largest group" in selection.steps[-1].what
-    with pytest.raises(ValueError, match="tier sft: no column 'pixels'"):
-        select(found, "sft", limits, Balance(10, {"pixels": [160.0]}))
+    for column, ends in (("pixels", [160.0]), ("kind_framing", [])):
+        with pytest.raises(ValueError, match=f"tier sft: no column '{column}'"):
+            select(found, "sft", limits, Balance(10, {column: ends}))
+
+
+def test_a_tier_is_balanced_by_kinds() -> None:
+    """Of 10 clips of 160 pixels and more as many as of the others, of which there are fewer."""
+    clips = [clip | kinds(clip) for clip in crowded()]
+    found, balance = CurationResults(clips), Balance(16, {"kind_resolution": [], "seconds": [5.0]})
+    chosen = select(found, "sft", {}, balance).clips
+    before, after = (Counter(c["kind_resolution"] for c in some) for some in (clips, chosen))
+    assert before["middle"] > 3 * before["small"]
+    assert abs(after["middle"] - after["small"]) <= 2
+    assert kinds({"face_share": 0.4, "turned": 0.0, "language": "fr"}) == {
+        "kind_framing": "close", "kind_head": "frontal", "kind_language": "fr"
+    }  # fmt: skip
+    assert all(len(words.split()) == len(ends) + 1 for _, ends, words in KINDS.values())
 
 
 def test_the_study_counts_pairs_as_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:

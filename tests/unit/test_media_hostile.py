@@ -10,6 +10,7 @@ import pytest
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import indexed_weights
 from avatar_v.base.states import read_tensors
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.inputs.inputs import Inputs, picture_warnings, read_inputs
 from avatar_v.media import containers, reading
@@ -66,7 +67,7 @@ def test_a_request_gets_one_error_or_a_warning(case: Case, tmp_path: Path) -> No
     path = tmp_path / f"file{case.suffix}"
     case.make(path)
     good, speech = write_av(tmp_path / "good.mkv"), write_wav(tmp_path / "good.wav")
-    wanted = InputSpec(side=32, reference=False, motion=False)
+    wanted = InputSpec(video=VideoFormat(32, 32), reference=False, motion=False)
     for field, pattern in (("reference", case.video), ("audio", case.audio)):
         parts: dict[str, Any] = {"reference": str(good), "audio": str(speech), field: str(path)}
         request = Request.of(out=str(tmp_path / "out.mp4"), face_crop=False, **parts)
@@ -87,7 +88,9 @@ def test_links_in_a_circle_are_named(field: str, tmp_path: Path) -> None:
     parts: dict[str, Any] = {"reference": good, "audio": speech, "out": str(tmp_path / "out.mp4")}
     parts[field] = (ring,) if field == "also" else ring
     request = Request.of(face_crop=False, **parts)
-    error = error_of(read_inputs, request, InputSpec(side=32, reference=True, motion=False))
+    error = error_of(
+        read_inputs, request, InputSpec(video=VideoFormat(32, 32), reference=True, motion=False)
+    )
     assert error is not None
     assert "ring.mp4: its links go in a circle" in error
 
@@ -120,7 +123,9 @@ def test_hdr_is_a_warning_of_the_request(tmp_path: Path) -> None:
         out=str(tmp_path / "out.mp4"),
         face_crop=False,
     )
-    inputs = read_inputs(request, InputSpec(side=32, reference=False, motion=False))
+    inputs = read_inputs(
+        request, InputSpec(video=VideoFormat(32, 32), reference=False, motion=False)
+    )
     assert f"{path} has HLG colours; they are converted to standard range (BT.709)" in (
         inputs.warnings
     )

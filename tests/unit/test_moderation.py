@@ -1,14 +1,16 @@
 """A policy: its file, and what it refuses, with tiny classifiers of random weights."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from avatar_v.engines.voice import speak_text
 from avatar_v.safety.moderation import Moderator, RefusedError, picture_scores, text_scores
 from avatar_v.safety.policy import read_policy
-from classifiers import picture_classifier, text_classifier
+from classifiers import picture_classifier, recogniser, text_classifier
 
 PICTURES = torch.randint(
     0, 256, (60, 3, 20, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
@@ -98,8 +100,39 @@ def test_a_score_that_is_no_number_refuses(folder: Path, tmp_path: Path) -> None
         ("texts: {model: pictures, refuse: {bad: 1}}", "lacks tokenizer_config.json; .*toxic-bert"),
         ("pictures: {model: gone, refuse: {bad: 1}}", "lacks config.json.*Falconsai/nsfw_image"),
         ("pictures: {refuse: {bad: 1}}", "missing keys"),
+        ("words: [x]\nspeech: {model: gone}", "speech: .*gone lacks config.*whisper-small"),
+        ("pictures: {model: pictures, refuse: {bad: 1}}\nspeech: {model: ear}", "neither"),
     ],
 )
 def test_what_a_policy_may_not_say(folder: Path, text: str, error: str) -> None:
     with pytest.raises(ValueError, match=f"policy.yaml.*{error}"):
         read_policy(policy(folder, text))
+
+
+def test_speech_is_read_to_its_end_and_judged_as_a_text(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A phrase that lies where two parts meet is heard whole in one of them."""
+    recogniser(folder / "ear", "a")
+    moderator = Moderator(policy(folder, "words: [a]\nspeech: {model: ear}"))
+    with pytest.raises(RefusedError, match=r"me\.wav from 0 s on is refused: it has 'a'"):
+        moderator.check_speech("me.wav", torch.zeros(16_000), 16_000)
+    Moderator(policy(folder, "words: [a]")).check_speech("me.wav", torch.zeros(16_000), 16_000)
+
+    monkeypatch.setattr(
+        "avatar_v.safety.moderation.heard_in", lambda x, _: "a" if x.sum() == 4 * 16_000 else ""
+    )
+    for at_s, first_s in ((0, 0), (28, 25), (61, 50)):
+        sound = torch.zeros(65 * 16_000)
+        sound[16_000 * at_s :][: 4 * 16_000] = 1
+        with pytest.raises(RefusedError, match=rf"from {first_s} s on"):
+            moderator.check_speech("me.wav", sound, 16_000)
+
+
+@pytest.mark.skipif(find_spec("pocketsphinx") is None, reason="needs pocketsphinx")
+def test_pocketsphinx_hears_what_the_drawn_voice_says(folder: Path) -> None:
+    said, _ = speak_text("we opened the old window and my father made some bread", "drawn", seed=0)
+    rule = "words: [%s made some bread]\nspeech: {model: pocketsphinx}"
+    Moderator(policy(folder, rule % "mother")).check_speech("said.wav", said, 16_000)
+    with pytest.raises(RefusedError, match="it has 'father made some bread'"):
+        Moderator(policy(folder, rule % "father")).check_speech("said.wav", said, 16_000)

@@ -162,7 +162,7 @@ def test_pairs_of_videos_hold_what_was_judged(clips: Path, tmp_path: Path) -> No
     for pair in [read_pair(entry, pictures=True) for entry in read_folder(tmp_path / "pairs")]:
         assert pair.pictures is not None
         videos = (pair.pictures.first, pair.pictures.second)
-        assert videos[0].shape == (9, 3, system.side, system.side)
+        assert videos[0].shape == (9, 3, *system.size)
         assert len(pair.pictures.portrait) == 4
         assert pair.clip.video is None
         levels = [float(video.float().mean()) for video in videos]

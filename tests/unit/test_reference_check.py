@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.callbacks.export_vae import reconstruction_stats
 from avatar_v.inputs.inputs import Inputs, reference_checked
 from avatar_v.inputs.reference_check import check_reference
@@ -17,6 +18,8 @@ from avatar_v.request.request import Request
 from avatar_v.weights.card import ASSETS
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
+
+SQUARE = VideoFormat(64, 64)
 
 
 @pytest.fixture(scope="module")
@@ -51,25 +54,29 @@ def test_fidelity_is_the_mean_of_whole_and_detail() -> None:
 
 
 def test_the_weights_that_ship_tell_drawn_people_from_others(vae: VideoVAE, drawn: Tensor) -> None:
-    check, notes = check_reference([("me.mp4", drawn)], vae, side=64, people="drawn people")
+    check, notes = check_reference([("me.mp4", drawn)], vae, video=SQUARE, people="drawn people")
     assert notes == ()
     assert check.fidelity_db is not None
     assert check.least_db is not None
     assert check.fidelity_db > check.least_db > 10
     pictures = [("me.mp4", drawn), ("scene.png", noisy(drawn))]
-    check, (note,) = check_reference(pictures, vae, side=64, people="drawn people")
+    check, (note,) = check_reference(pictures, vae, video=SQUARE, people="drawn people")
     assert note.startswith("scene.png: unlike the pictures that the weights know, drawn people (")
     assert f"({check.fidelity_db:.1f} dB of it are kept" in note
     assert "“Your own face” in the README" in note
 
 
-@pytest.mark.parametrize(("stored", "side"), [(None, 64), (ReconstructionStats(15.0, 10, 64), 32)])
+@pytest.mark.parametrize(
+    ("stored", "side"), [(None, 64), (ReconstructionStats(15.0, 10, 64, 64), 32)]
+)
 def test_nothing_is_said_where_nothing_is_known(
     vae: VideoVAE, drawn: Tensor, stored: ReconstructionStats | None, side: int
 ) -> None:
     before, vae.known = vae.known, stored
     try:
-        check, notes = check_reference([("me.mp4", noisy(drawn))], vae, side=side, people="")
+        check, notes = check_reference(
+            [("me.mp4", noisy(drawn))], vae, video=VideoFormat(side, side), people=""
+        )
     finally:
         vae.known = before
     assert (check.fidelity_db, check.least_db, notes) == (None, None, ())
@@ -81,7 +88,7 @@ def test_a_first_frame_from_elsewhere_is_checked_beside_the_reference(drawn: Ten
 
     def ask(pictures):
         asked.append([name for name, _ in pictures])
-        return check_reference(pictures, VideoVAE.tiny(), side=32, people="")
+        return check_reference(pictures, VideoVAE.tiny(), video=VideoFormat(32, 32), people="")
 
     inputs = Inputs(drawn, torch.zeros(640), 1, 0, ("odd",))
     request = Request.of(reference="me.mp4", audio="a.wav", out="o.mp4")
@@ -97,11 +104,11 @@ def test_what_is_known_is_stored_beside_the_weights(tmp_path: Path) -> None:
     video = torch.rand(3, 5, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 2 - 1
     tiny.known = reconstruction_stats(tiny, [video, video])
     assert tiny.known.num_pictures == 2 * 3 * 5
-    assert tiny.known.side == 16
+    assert (tiny.known.height, tiny.known.width) == (16, 16)
     with torch.inference_mode():
         pictures = video.flatten(0, 1)
         values = fidelity_db(tiny.decode(tiny.encode(pictures[:, None]))[:, 0], pictures)
-    expected = known(torch.cat([values, values]), side=16)
+    expected = known(torch.cat([values, values]), size=(16, 16))
     assert tiny.known.least_db == pytest.approx(expected.least_db, abs=2e-3)
     tiny.save_pretrained(tmp_path)
     assert VideoVAE.from_pretrained(tmp_path).known == tiny.known
@@ -114,7 +121,7 @@ def test_what_is_known_is_stored_beside_the_weights(tmp_path: Path) -> None:
 def test_what_training_knows_of_broken_pictures_is_an_error() -> None:
     for values in (torch.zeros(0), torch.tensor([1.0, float("nan")])):
         with pytest.raises(ValueError, match="fidelities are finite numbers"):
-            known(values, side=64)
+            known(values, size=(64, 64))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -129,7 +136,7 @@ def test_decoded_pixels_are_numbers(value: float) -> None:
 def test_a_few_pictures_are_known_by_their_spread_and_many_by_a_percentile() -> None:
     """The frames of one clip: another of them may lie below the lowest that was seen."""
     few = torch.tensor([16.0, 17.0, 18.0, 17.0] * 4)
-    assert known(few, side=64).least_db == pytest.approx(17 - 3 * 0.5**0.5, abs=1e-3)
+    assert known(few, size=(64, 64)).least_db == pytest.approx(17 - 3 * 0.5**0.5, abs=1e-3)
     many = torch.linspace(10, 20, 1001)
-    assert known(many, side=64).least_db == pytest.approx(10.1, abs=1e-3)
-    assert known(torch.tensor([16.0]), side=64).least_db == 16.0
+    assert known(many, size=(64, 64)).least_db == pytest.approx(10.1, abs=1e-3)
+    assert known(torch.tensor([16.0]), size=(64, 64)).least_db == 16.0

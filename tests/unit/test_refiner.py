@@ -105,6 +105,8 @@ def test_bad_data_is_refused(batch: Batch) -> None:
         loss_of(refiner(), dataclasses.replace(batch, reference=None))
     with pytest.raises(ValueError, match="shards encode --low"):
         loss_of(refiner(), dataclasses.replace(batch, low=None))
+    with pytest.raises(ValueError, match=r"factor of 2.25, and refinement.factor is 2.* --low 2"):
+        loss_of(refiner(), dataclasses.replace(batch, low_factor=2.25))
     with pytest.raises(ValueError, match="sigma"):
         Refinement(sigma=0.0)
 
@@ -114,13 +116,16 @@ def test_low_latents_of_shards_are_those_of_the_video(tmp_path: Path) -> None:
     vae = VideoVAE.tiny()
     vae.save_pretrained(tmp_path / "vae")
     shards, out = tmp_path / "shards" / "tiny" / "validation", tmp_path / "latents"
-    encode_folder(shards, out, tmp_path / "vae", low=True, drop_video=True)
+    encode_folder(shards, out, tmp_path / "vae", low=2.0, drop_video=True)
     with pytest.raises(ValueError, match="other settings"):
         encode_folder(shards, out, tmp_path / "vae", drop_video=True)
+    with pytest.raises(ValueError, match="--low is above 1 and at most 8"):
+        encode_folder(shards, tmp_path / "other", tmp_path / "vae", low=1.0)
     found = collate([read_clip(clip) for clip in read_folder(out)])
     video = collate([read_clip(clip) for clip in read_folder(shards)]).video
     assert video is not None
     assert found.low is not None
+    assert found.low_factor == 2
     expected = low_latents(vae.eval(), video)
     # fp16 of numbers below 10
     torch.testing.assert_close(found.low, expected, atol=1e-2, rtol=1e-3)

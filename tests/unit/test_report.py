@@ -22,6 +22,7 @@ from avatar_v_eval.human.counts import (
     scores_as_votes,
 )
 from avatar_v_eval.human.exchange import write_votes
+from avatar_v_eval.human.questions import AXES
 from avatar_v_eval.human.store import StudyStore
 from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Vote
@@ -333,7 +334,10 @@ def test_mlflow_has_the_numbers_and_the_files(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_study_with_its_raters(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    study = make_study(tmp_path / "study", study_yaml(4))
+    raw = study_yaml(4)
+    raw["tasks"].append({"kind": "score", "systems": ["ours", "rival"], **dict.fromkeys(
+        ("raters_per_item", "items_per_rater"), 3)})  # fmt: skip
+    study = make_study(tmp_path / "study", raw)
     words = ["report", "--votes", str(study.root), "--out", str(tmp_path / "out")]
     assert cli.main(words) == 2
     assert "nobody has voted yet" in capsys.readouterr().err
@@ -343,7 +347,13 @@ def test_a_study_with_its_raters(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert cli.main(words) == 0
     frame = pl.read_parquet(tmp_path / "out" / "report.parquet")
     kinds = set(frame["kind"])
-    assert {"mos", "win", "turing", "preference", "agreement", "sources"} <= kinds
+    assert {"mos", "score", "win", "turing", "preference", "agreement", "sources"} <= kinds
+    axes = frame.filter((pl.col("kind") == "score") & (pl.col("condition") == "cross"))
+    assert dict(axes.filter(pl.col("column") == "Consistency").select("row", "printed").rows()) == {
+        "ours": "83.7", "rival": "74.0",
+    }  # fmt: skip
+    near = frame.filter((pl.col("row") == "consistency") & (pl.col("column") == "Near"))
+    assert near["value"].to_list() == pytest.approx([4 / 6])  # 86 and 90, and the equal ones
     assert set(frame.filter(pl.col("kind") == "mos")["condition"]) == {"", "same", "cross"}
     mos = frame.filter((pl.col("kind") == "mos") & (pl.col("condition") == ""))
     assert dict(mos.filter(pl.col("column") == "Identity").select("row", "printed").rows()) == {
@@ -362,6 +372,11 @@ def _votes(study: Study, rater: str) -> list[Vote]:
             votes += [
                 Vote(kind="mos", first=system, second="", dimension=d.key, answer=score, **here)
                 for d in study.dimensions
+            ]
+        for system, score in (("ours", {"r1": "75", "r2": "86"}.get(rater, "90")), ("rival", "74")):
+            votes += [
+                Vote(kind="score", first=system, second="", dimension=d.key, answer=score, **here)
+                for d in AXES
             ]
         for first, second in (("ours", "rival"), ("ours", "weak"), ("rival", "weak")):
             pair = {"first": first, "second": second, "dimension": "", "answer": "first"}

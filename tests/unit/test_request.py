@@ -86,7 +86,7 @@ def test_the_first_page_of_help_has_what_people_need_and_the_second_all(
         assert end.value.code == 0
         pages.append(capsys.readouterr().out.split("options:")[1])
     first, whole = (flags_in(page) - {"--help", "--help-all"} for page in pages)
-    assert len(first) == 18
+    assert len(first) == 19
     assert {"--reference", "--audio", "--out", "--prompt", "--steps", "--seed"} <= first
     every = {
         option_flag(kind, field.name)

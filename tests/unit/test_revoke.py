@@ -9,7 +9,7 @@ import numpy as np
 import polars
 import pytest
 
-from avatar_v.safety.consent import FILMED, SUFFIX, Consent, save_consent
+from avatar_v.safety.consent import FILMED, SUFFIX, VERSION, Consent, save_consent
 from avatar_v.shards.folder import read_indexes
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
@@ -69,7 +69,7 @@ def place(tmp_path: Path) -> Path:
         (tmp_path / name).write_bytes(b"film")
 
     for name, face in ((ADA, FACE), (GRACE, OTHER)):
-        consent = Consent(1, name, "2026-11-01", "2127-01-01", "", "", None, "", FILMED, "",
+        consent = Consent(VERSION, name, "2026-11-01", "2127-01-01", "", "", None, "", FILMED, "",
                           tuple(1.4 * face))  # fmt: skip
         save_consent(tmp_path / f"{name.split()[0].lower()}{SUFFIX}", consent)
     for run, train, start in (

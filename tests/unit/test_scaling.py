@@ -12,12 +12,14 @@ from avatar_v.cli import main
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.text import ByteTextEncoder
+from avatar_v.parallel import exchange
 from avatar_v.planning.generating import _sharded
-from avatar_v.planning.gpus import GPU, GPUS
-from avatar_v.planning.measure import Cost, as_on_gpus, cost_of
+from avatar_v.planning.gpus import GPU, GPUS, LINK_SHARE, MEMORY_SHARE
+from avatar_v.planning.measure import Cost, Event, as_on_gpus, cost_of
 from avatar_v.planning.passes import Pass, pass_cost
 from avatar_v.planning.scaling import (
     StepTime,
+    exposed_links,
     gather_time,
     group_sizes,
     pcie_time,
@@ -124,6 +126,27 @@ def test_times_are_what_the_rates_say() -> None:
     assert scaling_table({2: time})[1].split() == ["2", "3", "1", "1", "0.5", "5.5", "4", "compute"]
 
 
+def test_links_that_computing_does_not_hide_by_hand() -> None:
+    gpu = GPU("round", 80.0, 1.0, 1000 / MEMORY_SHARE, 0.0, 1 / LINK_SHARE)  # 1 T, 1 TB, 1 GB a s
+    ends = [(0, 2e9, 0), (1, 2e9, 1), (1, 0, 3), (0, 0, 3), (2, 1e9, 9), (2, 0, 9.5), (3, 1e9, 9.5)]
+    events = tuple(Event(i, float(size), 1e12 * at / 2, 1e12 * at / 2) for i, size, at in ends)
+    # two of 2 s, one behind the other, are there at 4 s, 1 s behind 3; then half of 1 s is hidden;
+    # what nobody reads is not waited for
+    assert exposed_links(Cost(0, 0, 0, events=events), gpu, 1.0) == pytest.approx(1.5)
+    assert exposed_links(Cost(0, 0, 0), gpu, 1.0) == 0
+
+
+def test_exchanges_that_overlap_leave_little_of_the_links() -> None:
+    gpu, left = GPU("slow", 80.0, 0.001, 1.0, 0.0, 0.0005), {}
+    for way in ("blocking", "asynchronous", "tiled:1"):
+        with exchange.using(way):
+            found = cost.__wrapped__(2)
+        assert (found.sent, found.flops) == (cost(2).sent, cost(2).flops)
+        left[way] = exposed_links(found, gpu, 1.0) / step_time(found, gpu, 1.0).links
+    assert left["blocking"] == pytest.approx(1)
+    assert 1 > left["asynchronous"] > left["tiled:1"] > 0
+
+
 def test_gpus_without_nvlink_send_over_pcie() -> None:
     assert GPUS["l40s"].link_gb_s == GPUS["l40s"].pcie_gb_s == 32
     assert GPUS["h100"].link_gb_s == 450
@@ -134,7 +157,7 @@ def test_groups_are_the_powers_of_two_up_to_all() -> None:
 
 
 def test_the_setting_of_a_plain_wan_can_be_stated(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--width", "48", "--height", "32", "--frames", "9", "--steps", "7", "--text-only"]
+    words = ["--size", "48x32", "--frames", "9", "--steps", "7", "--text-only"]
     assert main(["plan", "--generate", "small", "--gpus", "2", *words]) == 0
     said = capsys.readouterr().out
     assert "0.36 s of 48 x 32: 1 chunk of 3 latents in 7 steps of 2 passes, " in said
@@ -148,6 +171,7 @@ def test_the_setting_of_a_plain_wan_can_be_stated(capsys: pytest.CaptureFixture[
     assert "--shard" not in one
     assert re.search(r"--shard: [+-]\d+\.\d GiB on each of 2, with --offload [+-]\d+\.\d GiB", said)
     assert "--shard: weights are gathered in " in said
+    assert re.search(r"all where exchanges block; where they overlap [\d.e-]+ on 2 \(AVATAR", said)
 
 
 def test_a_gpu_receives_what_it_lacks_of_the_weights() -> None:
@@ -171,13 +195,13 @@ def test_shards_save_all_but_a_part_and_what_is_gathered() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--generate", "small", "--width", "50"], "--width is a multiple of "),
+        (["--generate", "small", "--size", "50x64"], "the nearest are 48x64, 64x64"),
         (["--generate", "small", "--frames", "8"], "a clip has 4k + 1 frames (1, 5, 9, …), got 8"),
         (["--generate", "small", "--steps", "0"], "--steps is a whole number from 1"),
         (["--generate", "small", "--passes", "-1"], "--passes is a whole number from 1"),
-        (["--generate", "small", "--size", "64"], "--size is for a recipe"),
+        (["--generate", "small", "--measures"], "--measures is for a recipe"),
         (["x.yaml", "--text-only"], "--text-only is for --generate"),
-        (["x.yaml", "--width", "64"], "--width is for --generate"),
+        (["x.yaml", "--refine", "2"], "--refine is for --generate"),
         (
             ["--generate", "small", "--frames", "9", "--seconds", "4"],
             "--seconds says nothing beside --frames",

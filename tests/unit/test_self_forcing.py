@@ -283,6 +283,10 @@ def test_a_student_goes_on_with_what_it_saw_of_the_past(
     save_pipeline(folder, *load_pipeline(folders["student"]), card, overwrite=True)
     with pytest.raises(ValueError, match="gradients is blocks where"):
         stage_of(folders, student=student)
+    card = Card("tiny", can=Capabilities(audio_look_ahead=2))
+    save_pipeline(folder, *load_pipeline(folders["student"]), card, overwrite=True)
+    with pytest.raises(ValueError, match="to hear 2 latents ahead, and this recipe would hear 0"):
+        stage_of(folders, student=student)
 
 
 def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:

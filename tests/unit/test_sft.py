@@ -280,8 +280,9 @@ def test_the_exported_card_says_how_the_weights_are_to_be_sampled(tmp_path: Path
     card = read_card(tmp_path / "weights", preset="tiny")
     assert {name: getattr(card, name) for name in sampled} == sampled
     assert card.can == Capabilities(
-        "drawn people", None, 5, reference=True, motion=True, faces=True, anchor=True, shift=1.0
-    )
+        "drawn people", None, 5, reference=True, motion=True, faces=True, anchor=True, shift=1.0,
+        audio_look_ahead=0,
+    )  # fmt: skip
     assert card.recipe == "recipes/3_sft.yaml"
     dit, _ = load_pipeline(tmp_path / "weights")
     for name, tensor in stage.dit.state_dict().items():

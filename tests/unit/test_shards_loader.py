@@ -17,7 +17,7 @@ from avatar_v.shards.buckets import Bucket
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.loader import collate, fit_sample, read_clip, read_folder
 from avatar_v.shards.writer import write_shard
-from avatar_v.types import MOTION_NAMES, Batch
+from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, Batch
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +179,21 @@ def test_a_caption_that_the_text_encoder_does_not_take_is_named(shards: str) -> 
     data(shards).require_captions(7)  # "clip 17" has seven bytes
     with pytest.raises(ValueError, match=r"clip clip000: its caption has 6 bytes, .* takes 5"):
         data(shards).require_captions(5)
+
+
+def test_pictures_of_part_of_a_token_and_clips_of_two_rates_are_refused(
+    shards: str, tmp_path: Path
+) -> None:
+    data(shards).require_tokens(16)
+    with pytest.raises(ValueError, match="pictures of 32 x 32 pixels are no whole tokens of 24"):
+        data(shards).require_tokens(24)
+    data(shards).require_one_rate()
+    rate = {"frame_rate_hz": 30, "sample_rate_hz": 30 * SAMPLES_PER_FRAME}
+    samples = [make_sample(n) for n in (0, 4)]
+    fast = [dataclasses.replace(x, meta=dataclasses.replace(x.meta, **rate)) for x in samples]
+    write_shard(tmp_path / "000.tar", fast)
+    with pytest.raises(ValueError, match="one rate"):
+        data(shards, validation=str(tmp_path)).require_one_rate()
 
 
 def test_latents_of_another_vae_are_refused(shards: str, tmp_path: Path) -> None:

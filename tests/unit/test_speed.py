@@ -1,10 +1,14 @@
 """The measurements of speed as far as a CPU goes: the ways do the same, the rows are right."""
 
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v_eval.speed import peers
+from avatar_v_eval.speed import clocks, exchange, kernels, peers
+from avatar_v_eval.speed.device import Size
 from avatar_v_eval.speed.peers import plain
 from avatar_v_eval.turns import in_turns, ratio
 from random_models import make_dit
@@ -32,6 +36,123 @@ def test_peers_are_timed_on_weights_of_either_precision(
     rows = peers.dit_numbers(dit, 1) | peers.muon_numbers(dit, 1)
     assert list(rows) == ["denoise_speedup", "train_speedup", "muon_speedup"]
     assert all(row.value > 0 for row in rows.values())
+
+
+def test_a_block_and_fused_kernels_are_timed() -> None:
+    size = Size("tiny", 4, 2, "cpu", 1, False)
+    rows = kernels.block_numbers(size) | kernels.scope_numbers(size) | kernels.trained_numbers(size)
+    assert {"tiny_block_theirs", "tiny_norm_rotate_rate", "tiny_norm_silu_rate"} <= rows.keys()
+    assert all(row.value > 0 for row in rows.values())
+    inductor, ours = {"inductor": [4.0], "ours": [2.0]}, {"ours_compiled": [1.0], "eager": [3.0]}
+    found = kernels.ratios("block", "a block", inductor | ours)
+    values = {"eager": 1.5, "inductor": 2.0, "ours_compiled": 0.5, "compiled": 4.0}
+    assert {key: row.value for key, row in found.items()} == {
+        f"block_{way}": value for way, value in values.items()
+    }
+
+
+class Card(ModuleType):
+    """pynvml as nvidia-ml-py 13 has it, for two cards of which the second one tells less."""
+
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, root: bool = True) -> None:
+        super().__init__("pynvml")
+        self.root, self.calls = root, list[str]()
+        self.clocks = {"0": 1980, "1": 1755, "GPU-b": 1755}
+
+    def nvmlInit(self) -> None:
+        self.calls.append("init")
+
+    def nvmlShutdown(self) -> None:
+        self.calls.append("shutdown")
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return str(index)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
+
+    def nvmlDeviceSetGpuLockedClocks(self, handle: str, least: int, most: int) -> None:
+        if not self.root:
+            raise self.NVMLError("Insufficient Permissions")
+        assert least == most
+        self.calls.append(f"lock {handle}")
+        self.clocks[handle] = most
+
+    def nvmlDeviceResetGpuLockedClocks(self, handle: str) -> None:
+        self.calls.append(f"reset {handle}")
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        assert kind == self.NVML_CLOCK_SM
+        return self.clocks[handle]
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        if handle == "1":
+            raise self.NVMLError("Not Supported")
+        return 412_400  # milliwatts
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
+        assert sensor == self.NVML_TEMPERATURE_GPU
+        return 61
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:
+        return {"0": 0x4 | 0x20, "1": 0x1000}.get(handle, 0)
+
+
+def test_the_record_tells_clock_power_and_heat_of_each_gpu(monkeypatch) -> None:
+    card = Card()
+    monkeypatch.setitem(sys.modules, "pynvml", card)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(KeyError), clocks.watched(1500) as lines:
+        raise KeyError
+    told = "1500 MHz, 412 W, 61 °C, held back by power cap and heat, by software"
+    less = "1500 MHz, no power (Not Supported), 61 °C, held back by reason 0x1000"
+    assert lines == [
+        *(f"GPU {i}: clock locked to 1500 MHz" for i in range(2)),
+        f"GPU 0 at the start: {told}",
+        f"GPU 1 at the start: {less}",
+    ]
+    assert card.calls == ["init", "lock 0", "lock 1", "reset 0", "reset 1", "shutdown"]
+    card = Card(root=False)
+    monkeypatch.setitem(sys.modules, "pynvml", card)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
+    with clocks.watched(1500) as lines:
+        card.clocks["GPU-b"] = 990
+    assert lines == [
+        "GPU GPU-b: clock not locked: Insufficient Permissions",
+        "GPU GPU-b at the start: 1755 MHz, 412 W, 61 °C, not held back",
+        "GPU GPU-b at the end: 990 MHz, 412 W, 61 °C, not held back",
+    ]
+    assert card.calls == ["init", "shutdown"]
+
+
+def test_clocks_that_cannot_be_read_are_told(monkeypatch) -> None:
+    with clocks.watched() as lines:
+        assert lines == []  # no GPU, nothing to say
+    with pytest.raises(ValueError, match="--lock-clock: there is no CUDA GPU"), clocks.watched(900):
+        pass
+    with pytest.raises(ValueError, match="--lock-clock is in MHz"), clocks.watched(0):
+        pass
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with clocks.watched() as lines:
+        assert lines == ["clocks: not read: pip install nvidia-ml-py"]
+    with pytest.raises(ValueError, match="pip install nvidia-ml-py"), clocks.watched(900):
+        pass
+
+
+def test_the_model_of_simulated_links_is_the_plan() -> None:
+    left = {way: exchange.model_of(2, way, 0.06) for way in exchange.WAYS}
+    assert left["blocking"] == pytest.approx(1, abs=1e-6)
+    assert left["blocking"] > left["asynchronous"] > left["tiled:2"] > left["tiled:1"] > 0
 
 
 def test_peers_get_the_backbone_without_guidance_inside() -> None:

@@ -119,6 +119,18 @@ def test_size_does_not_move_the_face() -> None:
     torch.testing.assert_close(small.landmarks, large.landmarks, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("size", [(64, 112), (112, 64)])
+def test_a_wide_or_tall_picture_is_the_square_and_more_of_the_scene(size: tuple[int, int]) -> None:
+    square, whole = (stack(moved(yaw=0.2), size=s) for s in (64, size))
+    corner, part = torch.tensor([(n - 64) / 2 for n in size[::-1]]), torch.tensor(size[::-1])
+    inside = (whole.landmarks * part - corner) / 64
+    torch.testing.assert_close(inside, square.landmarks, atol=1e-5, rtol=0)
+    top, left = ((n - 64) // 2 for n in size)
+    face = whole.video[..., top + 16 : top + 48, left + 16 : left + 48].float()
+    # the same face over another part of the backdrop
+    assert float((face - square.video[..., 16:48, 16:48].float()).abs().mean()) < 2
+
+
 @pytest.mark.parametrize(
     ("motion", "size", "supersample", "words"),
     [

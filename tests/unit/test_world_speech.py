@@ -9,6 +9,7 @@ import torch
 
 from avatar_v.types import MOTION_NAMES, SAMPLE_RATE_HZ
 from avatar_v.world import style as style_module
+from avatar_v.world import viseme
 from avatar_v.world.lexicon import (
     LEXICON,
     LIP_CLOSURES,
@@ -169,6 +170,16 @@ def test_lips_lead_the_sound() -> None:
     rest, before, inside, after, later = shape[:, CHANNELS.index("round")]
     assert inside > before > after > max(rest, later)
     assert before > 0.1
+
+
+def test_long_speech_is_made_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mouth of a run is that of the whole: phases that are farther away have no effect."""
+    speech = speech_of(7, 7, num_frames=2500)
+    times_s = np.arange(2500) / 25
+    how = (speech.phases, times_s, 1.0, 1.0, 0.03)
+    in_runs = mouth_shape(*how)
+    monkeypatch.setattr(viseme, "_BLOCK", 2500)
+    assert np.abs(in_runs - mouth_shape(*how)).max() < 1e-12
 
 
 def test_loudness_does_not_follow_the_opening() -> None:

@@ -1,10 +1,10 @@
 """An even share of a tier's clips: no group of clips and no person takes the place of others.
 
-Groups are those of values, such as resolution and length (Avatar V §5.4). Each clip is taken from
-the group that has fewest so far, there from the person who has fewest in all, and of that person
-from the scene that has fewest: a clip counts the less, the more of its kind there are. What is
-taken first of a person are two clips of different scenes, so that each clip has a reference in its
-own group. Of one scene the sharper clips go first. Nothing is drawn by chance.
+Groups are those of values, such as resolution and length, or of kinds (Avatar V §5.4, kinds.py).
+Each clip is taken from the group that has fewest so far, there from the person who has fewest in
+all, and of that person from the scene that has fewest: a clip counts the less, the more of its kind
+there are. What is taken first of a person are two clips of different scenes, so that each clip has
+a reference in its own group. Of one scene the sharper clips go first. Nothing is drawn by chance.
 """
 
 import heapq
@@ -53,9 +53,12 @@ def balanced(clips: Sequence[Clip], balance: Balance) -> list[Clip]:
     return [clip for clip in clips if clip_name(clip) in chosen]
 
 
-def group_of(clip: Clip, groups: Mapping[str, Sequence[float]]) -> tuple[int, ...]:
-    """Between which ends each column's value lies."""
-    return tuple(bisect_right(sorted(ends), clip[column]) for column, ends in groups.items())
+def group_of(clip: Clip, groups: Mapping[str, Sequence[float]]) -> tuple[int | str, ...]:
+    """Between which ends each column's value lies, or the value where there are none."""
+    return tuple(
+        bisect_right(sorted(ends), clip[column]) if ends else str(clip[column])
+        for column, ends in groups.items()
+    )
 
 
 def largest_share(clips: Sequence[Clip], balance: Balance) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from PIL import Image
 
-from avatar_v.base.local_models import load_model, load_part
+from avatar_v.base.local_models import load_part, load_whole
 from avatar_v.base.paths import indexed_weights
 from avatar_v.critics.frozen import hash_folder
 from avatar_v_data.curation.stages import Clip, ClipScorer, Frame, Result, Seen
@@ -58,11 +58,7 @@ class Captioner:
 
         indexed_weights(folder)
         self.processor = load_part(AutoProcessor, folder, SOURCE)
-        self.model, lacks = load_model(AutoModelForImageTextToText, folder, SOURCE, dtype="auto")
-        if lacks:
-            raise ValueError(f"{folder} lacks {', '.join(lacks[:3])}; expected {SOURCE}")
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model.to(device)
+        self.model = load_whole(AutoModelForImageTextToText, folder, SOURCE, dtype="auto")
 
     @torch.inference_mode()
     def __call__(self, frame: Frame, prompt: str, max_tokens: int) -> str:

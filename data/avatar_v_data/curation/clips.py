@@ -15,11 +15,9 @@ from typing import ClassVar
 import numpy as np
 
 from avatar_v.faces.face_track import overlap
-from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.shots import LATE
-from avatar_v_data.curation.stages import ALL, TICK, Reader, Reads, Seen, Stage
+from avatar_v_data.curation.stages import ALL, TICK, TICKS_PER_S, Reader, Reads, Seen, Stage
 
-TICKS_PER_S = FRAME_RATE_HZ / TICK
 SAME_FACE = 0.2
 """Overlap of the boxes of two ticks, intersection over union, below which they are two faces."""
 

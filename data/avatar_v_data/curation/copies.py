@@ -8,7 +8,7 @@ words in other pictures.
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.fft import next_fast_len
 
 from avatar_v.types import FRAME_RATE_HZ
@@ -21,6 +21,7 @@ SILENT = 1e-6
 """Variance below which loudness does not change."""
 Loudness = Float[np.ndarray, " _f"]
 """Of a clip, one value a frame."""
+Curves = Float[np.ndarray, "_f _c"]
 
 
 def same_sound(pairs: Pairs, loudness: Sequence[Loudness], least: float) -> Pairs:
@@ -30,7 +31,8 @@ def same_sound(pairs: Pairs, loudness: Sequence[Loudness], least: float) -> Pair
     by_length = np.argsort(lengths[pairs.left] + lengths[pairs.right], kind="stable")
     for part in np.split(by_length, range(AT_ONCE, len(by_length), AT_ONCE)):
         ends = pairs.left[part].tolist(), pairs.right[part].tolist()
-        found[part] = correlations(*([loudness[n] for n in end] for end in ends))
+        ones, others = ([loudness[n][:, None] for n in end] for end in ends)
+        found[part], _ = best_fits(ones, others, round(SHORTEST_S * FRAME_RATE_HZ), SILENT)
     return pairs.where(found >= least)
 
 
@@ -50,41 +52,47 @@ def copies(twins: Pairs, quality: Sequence[float]) -> dict[int, int]:
     return found
 
 
-def correlations(ones: Sequence[Loudness], others: Sequence[Loudness]) -> Float[np.ndarray, " p"]:
-    """Of each pair of loudness curves the largest correlation over all shifts that let them overlap
-    by `SHORTEST_S` seconds or half of the shorter one; -1 where one does not change there."""
+def best_fits(
+    ones: Sequence[Curves], others: Sequence[Curves], shortest: int, silent: float
+) -> tuple[Float[np.ndarray, " p"], Int[np.ndarray, " p"]]:
+    """Of each pair of curves, or of sets of curves, the largest correlation over all shifts that
+    let them overlap by ``shortest`` values or half of the shorter one, and that shift: where in the
+    longer one the shorter begins. -1 where the variance of one is below ``silent`` there."""
     ordered = [sorted(pair, key=len) for pair in zip(ones, others, strict=True)]
     if not ordered:
-        return np.zeros(0)
+        return np.zeros(0), np.zeros(0, np.int64)
     (short, short_len), (long, long_len) = (_padded(side) for side in zip(*ordered, strict=True))
-    least = np.maximum(np.minimum(round(SHORTEST_S * FRAME_RATE_HZ), short_len), short_len // 2)
+    least = np.maximum(np.minimum(shortest, short_len), short_len // 2)
     shifts = np.arange(1 - short.shape[1], long.shape[1])
     size = next_fast_len(short.shape[1] + long.shape[1], real=True)
-    waves = np.fft.rfft(long, size) * np.fft.rfft(short, size).conj()
-    products = np.fft.irfft(waves, size)[:, shifts % size]
+    waves = np.fft.rfft(long, size, 1) * np.fft.rfft(short, size, 1).conj()
+    products = np.fft.irfft(waves.sum(2), size, 1)[:, shifts % size]
     ends = np.minimum(short_len, long_len - shifts), np.minimum(long_len, short_len + shifts)
     num = np.maximum(ends[1] - np.maximum(shifts, 0), 1)
     means, variances = [], []
     for values, starts, stops in ((short, -shifts, ends[0]), (long, shifts, ends[1])):
         starts = np.broadcast_to(np.clip(starts, 0, values.shape[1]), stops.shape)
-        sums = [_between(values**power, starts, np.maximum(stops, 0)) / num for power in (1, 2)]
-        means.append(sums[0])
-        variances.append(sums[1] - sums[0] ** 2)
-    fits = (num >= np.maximum(least, 1)) & (np.minimum(*variances) > SILENT)
+        sums = [_between(values**power, starts, np.maximum(stops, 0)) for power in (1, 2)]
+        means.append(sums[0] / num[..., None])
+        variances.append((sums[1] / num[..., None] - means[-1] ** 2).sum(2))
+    fits = (num >= np.maximum(least, 1)) & (np.minimum(*variances) > silent)
     spread = np.sqrt(np.where(fits, variances[0] * variances[1], 1))
-    return np.where(fits, (products / num - means[0] * means[1]) / spread, -1).max(1)
+    found = np.where(fits, (products / num - (means[0] * means[1]).sum(2)) / spread, -1)
+    best = found.argmax(1)
+    return found[np.arange(len(best)), best], shifts[best]
 
 
-def _padded(curves: Sequence[Loudness]) -> tuple[np.ndarray, np.ndarray]:
+def _padded(curves: Sequence[Curves]) -> tuple[np.ndarray, np.ndarray]:
     """In rows, their means taken off, and their lengths as a column."""
     lengths = np.array([len(curve) for curve in curves])
-    rows = np.zeros((len(curves), max(1, lengths.max())))
+    rows = np.zeros((len(curves), max(1, lengths.max()), curves[0].shape[1]))
     for row, curve in zip(rows, curves, strict=True):
-        row[: len(curve)] = curve - curve.mean() if len(curve) else 0
+        row[: len(curve)] = curve - curve.mean(0) if len(curve) else 0
     return rows, lengths[:, None]
 
 
 def _between(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """The sums of each row's values from each start to its stop."""
-    sums = np.pad(np.cumsum(values, 1), ((0, 0), (1, 0)))
-    return np.take_along_axis(sums, stops, 1) - np.take_along_axis(sums, starts, 1)
+    sums = np.pad(np.cumsum(values, 1), ((0, 0), (1, 0), (0, 0)))
+    ends = (np.take_along_axis(sums, at[..., None], 1) for at in (stops, starts))
+    return next(ends) - next(ends)

@@ -1,5 +1,6 @@
 """How many faces a picture shows, where the largest is, and how it looks, a few times a second."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,8 @@ SIDE = 64
 
 @dataclass(frozen=True)
 class FaceStage(Stage):
-    """dlib's frontal detector, every `TICK` frames: a head turned away counts as none.
+    """dlib's frontal detector, every `TICK` frames: a head turned away counts as none, and so does
+    what another recording shows or what stands still, where the plan has ``prints``.
 
     By tick: ``counts`` of faces, the largest one's ``boxes`` (fractions of the picture) and
     ``sharpness`` (variance of the Laplacian at 64 pixels).
@@ -26,6 +28,7 @@ class FaceStage(Stage):
     version: ClassVar[int] = 2
     reads: ClassVar[Reads] = "frames"
     needs: ClassVar[tuple[str, ...]] = ("probe",)
+    uses: ClassVar[tuple[str, ...]] = ("prints",)
 
     def weights(self) -> str:
         if not face_track.is_available():
@@ -33,11 +36,12 @@ class FaceStage(Stage):
         return ""
 
     def begin(self, seen: Seen) -> Reader:
-        return _Faces()
+        return _Faces(seen.recording.left_out)
 
 
 class _Faces(Reader):
-    def __init__(self) -> None:
+    def __init__(self, left_out: Sequence[tuple[int, int]]) -> None:
+        self._left_out = left_out
         self.columns = {"counts": [], "boxes": [], "sharpness": []}
 
     def frame(self, number: int, picture: Frame) -> None:
@@ -45,7 +49,8 @@ class _Faces(Reader):
             return
         height, width = picture.shape[1:]
         size = torch.tensor([width, height, width, height], dtype=torch.float32)
-        found = face_track.detect_faces(picture)
+        is_out = any(start <= number < stop for start, stop in self._left_out)
+        found = [] if is_out else face_track.detect_faces(picture)
         box = rounded(torch.from_numpy(found[0]) / size) if found else None
         self.columns["counts"].append(len(found))
         self.columns["boxes"].append(box)

@@ -14,7 +14,7 @@ come does not matter, except to what IVF misses (index.py).
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ class Looks:
     pictures: Float32[np.ndarray, "n p"]
     backgrounds: Float32[np.ndarray, "n k c"]  # NaN where the head is
     loudness: Sequence[Float[np.ndarray, " _f"]]
+    videos: Mapping[str, Float32[np.ndarray, "n _v"]] = field(default_factory=dict)
+    """By which clips may be copies, too."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ def compare(
         near = near.where(~(apart > far))  # NaN where one of them has none
     reach = grouping.same_picture * looks.pictures.shape[1] ** 0.5
     alike = near_pairs(looks.pictures, reach, is_new, Pairs.none())
+    for column, most in grouping.same_video.items():
+        alike = alike.joined(near_pairs(looks.videos[column], most, is_new, Pairs.none()))
     twins = same_sound(alike, looks.loudness, grouping.same_sound)
     return Compared(near, background_distances(looks.backgrounds, near), twins)
 
@@ -148,6 +152,7 @@ def _looks(clips: Clips, grouping: Grouping) -> Looks:
         pictures.reshape(len(clips), -1),
         backgrounds([clip["background"] for clip in clips]),
         [np.array(clip["loudness"], np.float64) for clip in clips],
+        {c: _vectors(clips, c, of_all=True) for c in grouping.same_video},
     )
 
 
@@ -159,19 +164,20 @@ def _vectors(clips: Clips, column: str, *, of_all: bool) -> Float32[np.ndarray, 
     without = next((n for n, row in enumerate(rows) if row is None), None)
     if not width or (of_all and without is not None):
         who = "no clip" if not width else f"not each clip ({clip_name(clips[without or 0])})"
-        raise ValueError(f"grouping: same_person: {column}: {who} has such a vector")
+        raise ValueError(f"grouping: {column}: {who} has such a vector")
     found = np.array([[np.nan] * width if row is None else row for row in rows], np.float32)
     odd = np.flatnonzero(np.abs(np.linalg.norm(found, axis=1) - 1) > 0.01)
     if len(odd):
         name = clip_name(clips[odd[0]])
-        raise ValueError(f"grouping: same_person: {column} of {name} is no unit vector")
+        raise ValueError(f"grouping: {column} of {name} is no unit vector")
     return found
 
 
 def _hashes(clips: Clips, grouping: Grouping) -> list[str]:
     """Of all that the comparison of a clip with others depends on."""
-    columns = (*grouping.same_person, "thumbnail", "background", "loudness")
+    columns = (*grouping.same_person, "thumbnail", "background", "loudness", *grouping.same_video)
     settings = [VERSION, grouping.same_person, grouping.same_picture, grouping.same_sound]
+    settings += [grouping.same_video] if grouping.same_video else []
     words = (json.dumps([settings, *(clip.get(column) for column in columns)]) for clip in clips)
     return [hashlib.blake2b(text.encode(), digest_size=12).hexdigest() for text in words]
 

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from avatar_v.faces import face_track
 from avatar_v_data.curation.stages import TICK, Frames
 
 Boxes = Sequence[Sequence[float] | None]
+AROUND = 2.2
+"""Side of what counts as the head, in sides of the face's box."""
 
 
 def head(frames: Frames, start: int, found: Boxes, size: int) -> UInt8[Tensor, "f 3 size size"]:
@@ -21,6 +23,14 @@ def head(frames: Frames, start: int, found: Boxes, size: int) -> UInt8[Tensor, "
     is_seen[seen] = True
     track = face_track.FaceTrack(boxes, torch.zeros(num, 68, 2), is_seen, 1)
     return face_track.crop(frames, face_track.crop_windows(track, height, width), size)
+
+
+def body(boxes: Float[Tensor, "f 4"], height: int, width: int) -> Bool[Tensor, "height width"]:
+    """Where the head is in any of the frames, and what is below it."""
+    middle, reach = (boxes[:, :2] + boxes[:, 2:]) / 2, AROUND * (boxes[:, 2:] - boxes[:, :2]) / 2
+    low, high = (middle - reach).amin(0), (middle + reach).amax(0)
+    x, y = (torch.arange(n) + 0.5 for n in (width, height))
+    return (y / height > low[1])[:, None] & (x / width > low[0]) & (x / width < high[0])
 
 
 def boxes_between(boxes: Boxes, start: int, stop: int) -> tuple[Float[Tensor, "f 4"], list[int]]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from avatar_v.base.local_models import load_model, load_part
+from avatar_v.base.local_models import load_part, load_whole
 from avatar_v.critics.frozen import hash_folder
 from avatar_v.safety.policy import check_folder
 from avatar_v.types import SAMPLE_RATE_HZ
@@ -62,9 +62,7 @@ def languages(sound: Waveform, folder: str) -> dict[str, float]:
 def _whisper(folder: str) -> tuple[Any, Any]:
     from transformers import AutoFeatureExtractor, WhisperForConditionalGeneration
 
-    model, lacks = load_model(WhisperForConditionalGeneration, folder, SOURCE)
-    if lacks or not vars(model.generation_config).get("lang_to_id"):
-        why = f"lacks {', '.join(lacks[:3])}" if lacks else "knows one language"
-        raise ValueError(f"{folder} {why}; expected {SOURCE}")
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_whole(WhisperForConditionalGeneration, folder, SOURCE)
+    if not vars(model.generation_config).get("lang_to_id"):
+        raise ValueError(f"{folder} knows one language; expected {SOURCE}")
     return model, load_part(AutoFeatureExtractor, folder, SOURCE)

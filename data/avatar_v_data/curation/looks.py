@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avatar_v.critics.quality import sharpness
-from avatar_v_data.curation.heads import boxes_between, head
+from avatar_v_data.curation.heads import AROUND, boxes_between, head
 from avatar_v_data.curation.stages import TICK, Clip, ClipScorer, Result, Seen
 
 SIDE = 64
@@ -20,8 +20,6 @@ NUM_SEEN = 8
 """Frames of a clip that small pictures are the mean of."""
 LEAST = 0.1
 """Quantile of the frames' sharpness: one blurred second of a clip counts."""
-AROUND = 2.2
-"""Side of what counts as the head, in sides of the face's box."""
 
 
 @dataclass(frozen=True)

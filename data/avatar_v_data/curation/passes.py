@@ -107,10 +107,10 @@ class _Reading:
         opened = self._decide(0, ended=False)
         if not self._wants_more(opened):
             return
-        path, num = self.seen.recording.path, 0
+        path, rate, num = self.seen.recording.path, self.seen.recording.frame_rate_hz, 0
         begin = time.monotonic()
         try:
-            for num, picture in enumerate(iter_pictures(path), 1):
+            for num, picture in enumerate(iter_pictures(path, frame_rate_hz=rate), 1):
                 self._see(num, picture)
                 if num % TICK == 0:
                     opened = self._decide(num, ended=False)

@@ -12,14 +12,19 @@ from typing import Annotated, Any
 from avatar_v.base.outside import read_yaml
 from avatar_v.base.paths import check_name
 from avatar_v.base.stored import Within, built
+from avatar_v_data.curation.all_faces import AllFacesStage
 from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import ClipStage
-from avatar_v_data.curation.content import ContentStage
+from avatar_v_data.curation.content import ContentStage, NudityStage, QualityStage
+from avatar_v_data.curation.embedding import EmbeddingStage
 from avatar_v_data.curation.expression import ExpressionStage
 from avatar_v_data.curation.faces import FaceStage
+from avatar_v_data.curation.flow import FlowStage
 from avatar_v_data.curation.language import LanguageStage
 from avatar_v_data.curation.looks import LookStage
 from avatar_v_data.curation.person import PersonStage
+from avatar_v_data.curation.pose import PoseStage
+from avatar_v_data.curation.prints import PrintStage
 from avatar_v_data.curation.probe import ProbeStage
 from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.shots import ShotStage
@@ -29,13 +34,15 @@ from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import Stage
 from avatar_v_data.curation.steadiness import SteadinessStage
 from avatar_v_data.curation.sync import CONFIDENCE, SyncStage
+from avatar_v_data.curation.text import TextStage
 from avatar_v_data.curation.voice import VoiceStage
 from avatar_v_data.curation.words import WordStage
 
 STAGES: tuple[type, ...] = (
-    ProbeStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage, SteadinessStage,
-    ExpressionStage, SyncStage, PersonStage, VoiceStage, WordStage, LanguageStage, SoundStage,
-    SoundQualityStage, ContentStage, CaptionStage, SampleStage,
+    ProbeStage, PrintStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage,
+    SteadinessStage, FlowStage, AllFacesStage, PoseStage, ExpressionStage, TextStage, SyncStage,
+    PersonStage, EmbeddingStage, VoiceStage, WordStage, LanguageStage, SoundStage,
+    SoundQualityStage, NudityStage, ContentStage, QualityStage, CaptionStage, SampleStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"
@@ -75,6 +82,10 @@ class Grouping:
     same_background: float = 8.0  # largest mean difference of colours, of 255
     same_picture: float = 8.0  # largest root mean square difference of two thumbnails
     same_sound: float = 0.9  # smallest correlation of two curves of loudness
+    same_motion: float = 0.92  # smallest correlation of how two pictures change (prints.py)
+    same_video: Mapping[str, float] = field(default_factory=dict)
+    """Column of unit vectors, such as the stage embedding's ``video`` → distance of two clips up to
+    which they may be copies, too, whatever their thumbnails say; their sound decides."""
     least_s: float = 2.0  # length from which on a clip is somebody's partner
 
     def __post_init__(self) -> None:
@@ -88,7 +99,8 @@ class Balance:
 
     clips: Annotated[int, Within(2, 1 << 40)]  # at most
     groups: Mapping[str, list[float]] = field(default_factory=dict)
-    """Column → where a group of its values ends: ``face_pixels: [160, 320]`` makes three."""
+    """Column → where a group of its values ends: ``face_pixels: [160, 320]`` makes three; []: each
+    value is a group, as in ``kind_framing: []`` (kinds.py)."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +148,12 @@ class CurationPlan:
                         f"limits: {tier}: {CONFIDENCE} {limit} takes clips whose late sound stays "
                         f"late: samples moves it from sure: {sure} on"
                     )
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The stages that run for all recordings before the others begin."""
+        has_prints = any(isinstance(stage, PrintStage) for stage in self.stages)
+        return (*PrintStage.needs, PrintStage.name) if has_prints else ()
 
     @property
     def samples(self) -> SampleStage | None:

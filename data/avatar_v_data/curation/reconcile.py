@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from avatar_v_data.curation.plan import CurationPlan, Resources
+from avatar_v_data.curation.prints import PrintStage
 from avatar_v_data.curation.stages import FootageRecording, Stage, result_key, stage_identity
 
 
@@ -39,15 +40,21 @@ class Pass:
 
 
 def desired(plan: CurationPlan, recordings: Iterable[FootageRecording]) -> list[CurationTask]:
-    """All tasks, a recording's together and in an order in which each finds its inputs."""
+    """All tasks, a recording's together and in an order in which each finds its inputs. Of one that
+    is left out the first alone, which say so."""
     tasks, identities = [], [stage_identity(stage) for stage in plan.stages]
     named = {stage.name for stage in plan.stages}
     inputs_of = [(*s.needs, *(name for name in s.uses if name in named)) for s in plan.stages]
     for recording in recordings:
         keys: dict[str, str] = {}
         for stage, identity, names in zip(plan.stages, identities, inputs_of, strict=True):
+            if recording.why and stage.name not in plan.first:
+                continue
             inputs = {name: keys[name] for name in names}
-            keys[stage.name] = result_key(identity, recording, list(inputs.values()))
+            words = list(inputs.values())
+            if PrintStage.name in inputs:
+                words += [f"{start}-{stop}" for start, stop in recording.left_out]
+            keys[stage.name] = result_key(identity, recording, words)
             tasks.append(CurationTask(stage, recording, keys[stage.name], inputs))
     return tasks
 

@@ -14,10 +14,12 @@ from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.words import counted
 from avatar_v.shards.writer import index_path, write_text_atomically
+from avatar_v_data.curation.clips import ClipStage
 from avatar_v_data.curation.engine import Workers, run_passes
 from avatar_v_data.curation.graph import GRAPH_FILE, grouped
 from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, read_plan
+from avatar_v_data.curation.prints import PrintStage, left_out
 from avatar_v_data.curation.reconcile import CurationTask, desired, lacking, missing
 from avatar_v_data.curation.samples import SampleStage, first_frame
 from avatar_v_data.curation.select import (
@@ -29,7 +31,7 @@ from avatar_v_data.curation.select import (
     write_manifest,
 )
 from avatar_v_data.curation.shards import Named, samples_of, write_shards
-from avatar_v_data.curation.stages import FootageRecording, seconds
+from avatar_v_data.curation.stages import FAILED, FootageRecording, seconds
 from avatar_v_data.curation.store import CurationStore
 from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import CurationResults, collect
@@ -94,7 +96,12 @@ def curate(
     out.mkdir(parents=True, exist_ok=True)
     words = {"footage": str(footage.resolve()), "plan": _found_again(plan)}
     write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))
-    perform_all(run.plan, tasks, run.store, num_workers, ray, on_progress, retry=retry)
+    if first := [task for task in tasks if task.stage.name in run.plan.first]:
+        perform_all(run.plan, first, run.store, num_workers, ray, on_progress, retry=retry)
+        run = _planned(out, footage, plan)
+        tasks = run.of_stages(stages)
+    again = retry and not first  # what has just failed is not tried a third time
+    perform_all(run.plan, tasks, run.store, num_workers, ray, on_progress, retry=again)
     return run
 
 
@@ -209,6 +216,9 @@ def _write_reports(
         "footage_s": found.footage_s,
         "failed": found.failed,
         "shots": found.shots,
+        "left_out": {
+            t.recording.name: t.recording.left_out for t in run.tasks if t.recording.left_out
+        },
         "tiers": {s.tier: [asdict(step) for step in s.steps] for s in selections},
         "dropped": {s.tier: s.dropped for s in selections},
     }
@@ -261,7 +271,22 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
         raise ValueError(f"plan {plan}: no stage {lacking[0]!r}, which choosing clips needs")
     sources, _ = find_sources(footage, None, "file")
     recordings = [FootageRecording.of(Path(source.path), source.name) for source in sources]
-    return Curated(folder, footage, known, tuple(desired(known, recordings)))
+    run = Curated(folder, footage, known, tuple(desired(known, recordings)))
+    if not known.first or not (folder / RUN_FILE).is_file():
+        return run
+    keys = {
+        task.key: task.recording.name for task in run.tasks if isinstance(task.stage, PrintStage)
+    }
+    if not run.store.finished().issuperset(keys):
+        return run
+    prints = run.store.results(PrintStage.name)
+    whole = {name: prints[key] for key, name in keys.items() if FAILED not in prints[key]}
+    (clips,) = (stage for stage in known.stages if isinstance(stage, ClipStage))
+    out = left_out(whole, known.grouping.same_motion, clips.min_s)
+    for number, one in enumerate(recordings):
+        spans, why = out.get(one.name, ((), ""))
+        recordings[number] = replace(one, left_out=tuple((a, b) for a, b in spans), why=why)
+    return replace(run, tasks=tuple(desired(known, recordings)))
 
 
 def _found_again(plan: str) -> str:

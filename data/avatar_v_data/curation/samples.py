@@ -5,6 +5,7 @@ which licence, is written when shards are put together (shards.py), so that noth
 for it. What a clip does not show, a face or speech, is a row and not a clip.
 """
 
+import dataclasses
 import re
 import warnings
 import zlib
@@ -16,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from avatar_v.base.video_format import Framing, VideoFormat
 from avatar_v.faces import face_track
 from avatar_v.faces.dlib_face import embed_faces
 from avatar_v.media import containers, reading
@@ -54,10 +56,11 @@ class SampleStage(Stage):
     """
 
     num_frames: int = 97
-    size: int = 64  # height and width, pixels
+    size: int | str = 64  # pixels of a square, or WIDTHxHEIGHT
     face_crop: bool = True
     embed: bool = False
     sure: float | None = None
+    framing: Framing = "face"
 
     name: ClassVar[str] = "samples"
     version: ClassVar[int] = 1
@@ -68,12 +71,16 @@ class SampleStage(Stage):
 
     def __post_init__(self) -> None:
         num_latents(self.num_frames)
-        if self.size < 8 or self.size % 8:
+        if any(side < 8 or side % 8 for side in self.video.size):
             raise ValueError(f"size is a multiple of 8 (the VAE's factor), got {self.size}")
 
     @property
+    def video(self) -> VideoFormat:
+        return VideoFormat.of(str(self.size), framing=self.framing)
+
+    @property
     def side(self) -> int:
-        return max(720, 6 * self.size)
+        return max(720, 6 * max(self.video.size))
 
     def weights(self) -> str:
         if self.face_crop and not face_track.is_available():
@@ -135,7 +142,8 @@ class _Samples(Reader):
         stage, name = self._stage, self._seen.recording.name
         sound = _sound(self._seen.audio, start + late, len(pictures))
         track = _tracked(pictures) if stage.face_crop else None
-        sample = _sample(name, start, pictures, track, sound, stage.size)
+        video = dataclasses.replace(stage.video, frame_rate_hz=self._seen.recording.frame_rate_hz)
+        sample = _sample(name, start, pictures, track, sound, video)
         members = encode_sample(sample)
         self._spool.writelines(members.values())
         self._made.append((sample.key, {name: len(data) for name, data in members.items()}))
@@ -178,35 +186,38 @@ def _sample(
     frames: Frames,
     track: face_track.FaceTrack | None,
     sound: Waveform,
-    size: int,
+    video: VideoFormat,
 ) -> Sample:
     num_frames, _, height, width = frames.shape
     slug = re.sub(r"[^A-Za-z0-9_-]+", "_", name)
     if track is None:
-        crops = face_track.centre_windows(num_frames, height, width)
+        crops = face_track.centre_windows(num_frames, height, width, video.aspect)
         whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(num_frames, 1)
         face, mouth, points = whole, whole.clone(), torch.zeros(num_frames, 0, 2)
         found = torch.ones(num_frames, dtype=torch.bool)
         motion = torch.zeros(num_frames, len(MOTION_NAMES))
     else:
-        crops = face_track.crop_windows(track, height, width)
+        crops = face_track.crop_windows(track, height, width, video.aspect, video.framing)
         points = face_track.in_windows(track.landmarks, crops, height, width)
         face, mouth = face_track.head_box(points), face_track.mouth_box(points)
         found = track.found
-        motion = motion_from_landmarks(points, found)
+        square = face_track.cropped_track(track, height, width)  # motion is read from squares
+        motion = motion_from_landmarks(square.landmarks, found)
     meta = Meta(
         person="unknown",  # this and the scene are settled last
         scene=name,
         sentence=f"{name}:{start}",
         text="",
         num_frames=num_frames,
-        height=size,
-        width=size,
+        height=video.height,
+        width=video.width,
         licence="unknown",
         consent="unknown",
         source=name,
         motion_known=() if track is None else KNOWN,
         habits_known=() if track is None else HABITS,
+        frame_rate_hz=video.frame_rate_hz,
+        sample_rate_hz=SAMPLES_PER_FRAME * video.frame_rate_hz,
     )
     return Sample(
         key=f"{slug}-{zlib.crc32(name.encode()):08x}-{start:06d}",  # see first_frame
@@ -218,7 +229,7 @@ def _sample(
         landmarks=points,
         valid=found,
         phonemes=torch.full((num_frames,), NO_PHONEME, dtype=torch.int16),
-        video=face_track.crop(frames, crops, size),
+        video=face_track.crop(frames, crops, video.size),
     )
 
 

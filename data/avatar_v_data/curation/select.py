@@ -80,7 +80,9 @@ def select(
     left: list[Clip] = list(found.clips)
     steps = [FunnelStep("footage", 0, found.footage_s), _step("clips", left)]
     known = [name for name, value in (left[0] if left else {}).items() if is_number(value)]
-    for column in (*limits, *(balance.groups if balance else ())):
+    groups = balance.groups if balance else {}
+    named = [name for name, ends in groups.items() if not ends and left and name in left[0]]
+    for column in (*limits, *(name for name in groups if name not in named)):
         if left and column not in known and not (column == NUM_SCENES and column in limits):
             names = ", ".join([*known, NUM_SCENES])
             raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from avatar_v.base.local_models import load_model, load_part
+from avatar_v.base.local_models import load_part, load_whole
 from avatar_v.critics.frozen import hash_folder
 from avatar_v.safety.moderation import probabilities
 from avatar_v.safety.policy import check_folder
@@ -72,8 +72,5 @@ def sound_scores(sound: Waveform, folder: str) -> dict[str, float]:
 def _classifier(folder: str) -> tuple[Any, Any]:
     from transformers import AutoFeatureExtractor, AutoModelForAudioClassification
 
-    model, lacks = load_model(AutoModelForAudioClassification, folder, MODELS)
-    if lacks:
-        raise ValueError(f"{folder} lacks {', '.join(lacks[:3])}; expected {MODELS}")
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_whole(AutoModelForAudioClassification, folder, MODELS)
     return model, load_part(AutoFeatureExtractor, folder, MODELS)

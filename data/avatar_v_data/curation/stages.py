@@ -47,6 +47,7 @@ ALL = 1 << 62
 """A frame behind all others."""
 TICK = 5
 """Frames from one in which faces are looked for to the next. Lists by tick have one entry each."""
+TICKS_PER_S = FRAME_RATE_HZ / TICK
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,30 @@ class FootageRecording:
     name: str  # its path within the folder, as it can be printed
     state: str
     parts: tuple[ImportPart, ...] = ()  # what a manifest takes of it; none: all of it
+    left_out: tuple[tuple[int, int], ...] = ()  # frames that are not looked at (prints.py)
+    why: str = ""  # no stage behind the prints looks at any of it, "" where they do
+    frame_rate_hz: int = FRAME_RATE_HZ  # that its frames are read at, with 640 samples each
 
     @classmethod
-    def of(cls, path: Path, name: str, parts: Sequence[ImportPart] = ()) -> "FootageRecording":
+    def of(
+        cls,
+        path: Path,
+        name: str,
+        parts: Sequence[ImportPart] = (),
+        frame_rate_hz: int = FRAME_RATE_HZ,
+    ) -> "FootageRecording":
         """By size and time of change: hours of video are not read to name them."""
         spans = [(part.start, part.stop, part.sound_late) for part in parts]
         words = ":".join(map(str, spans))
+        words += "" if frame_rate_hz == FRAME_RATE_HZ else f" at {frame_rate_hz}"
         try:
             stat = os.stat(path)
         except OSError:
-            return cls(str(path), name, f"missing{words}", tuple(parts))
+            return cls(
+                str(path), name, f"missing{words}", tuple(parts), frame_rate_hz=frame_rate_hz
+            )
         state = f"{stat.st_size}:{stat.st_mtime_ns}{words}"
-        return cls(str(path), name, state, tuple(parts))
+        return cls(str(path), name, state, tuple(parts), frame_rate_hz=frame_rate_hz)
 
 
 @dataclass
@@ -83,8 +96,10 @@ class Seen:
 
     @cached_property
     def audio(self) -> Waveform:
-        """16 kHz mono. ValueError where the file has none that can be read."""
-        return read_audio(self.recording.path)
+        """Mono, 16 kHz at 25 frames a second. ValueError where the file has none that can be
+        read."""
+        rate = SAMPLES_PER_FRAME * self.recording.frame_rate_hz
+        return read_audio(self.recording.path, sample_rate_hz=rate)
 
 
 @dataclass(frozen=True)
@@ -98,6 +113,11 @@ class Clip:
 
     def stacked(self) -> Frames:
         return torch.stack(list(self.frames))
+
+    def some(self, num: int) -> Frames:
+        """So many of them, evenly spread, or all."""
+        at = torch.linspace(0, len(self.frames) - 1, num).round().long().unique().tolist()
+        return torch.stack([self.frames[number] for number in at])
 
     def sound(self, audio: Waveform) -> Float[Tensor, " n"]:
         """With silence where the file has none."""

@@ -12,13 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_data.curation.heads import boxes_between, head
+from avatar_v_data.curation.heads import body, boxes_between, head
 from avatar_v_data.curation.stages import Clip, ClipScorer, Frames, Result, Seen
 
 HEIGHT = 96
 """Pixels of the pictures that are compared."""
-AROUND = 2.2
-"""Side of what counts as the head, in sides of the face's box."""
 LEAST_RESPONSE = 0.1
 """Of a phase correlation: below it a background has nothing to follow."""
 MOST = 0.8
@@ -90,15 +88,8 @@ def _small(frames: Frames) -> Float[Tensor, "f _h _w"]:
 
 
 def _without_head(grey: Float[Tensor, "f h w"], boxes: Float[Tensor, "f 4"]) -> np.ndarray:
-    """The head as grey as the rest on average, in all frames where it is in any: it moves by
-    itself."""
-    height, width = grey.shape[1:]
-    middle, reach = (boxes[:, :2] + boxes[:, 2:]) / 2, AROUND * (boxes[:, 2:] - boxes[:, :2]) / 2
-    low, high = (middle - reach).amin(0), (middle + reach).amax(0)
-    x, y = (torch.arange(n) + 0.5 for n in (width, height))
-    in_x = (x / width > low[0]) & (x / width < high[0])
-    in_y = y / height > low[1]  # the shoulders below it, too
-    covered = in_y[:, None] & in_x[None]
+    """The person as grey as the rest on average: they move by themselves."""
+    covered = body(boxes, *grey.shape[1:])
     if bool(covered.all()):
         return grey.numpy()
     mean = grey[:, ~covered].mean(1)[:, None, None]

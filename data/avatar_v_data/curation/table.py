@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from avatar_v_data.curation.kinds import background_spread, kinds
 from avatar_v_data.curation.reconcile import CurationTask
 from avatar_v_data.curation.stages import Result, seconds
 from avatar_v_data.curation.store import CurationStore
@@ -40,6 +41,9 @@ def collect(
         if reasons:
             found.failed[name] = reasons[0]
             continue
+        if why := own[0].recording.why:
+            found.failed[name] = why
+            continue
         results = {t.stage.name: kept[t.stage.name][t.key] for t in own if t.stage.name in kept}
         found.footage_s += seconds(results["shots"]["num_frames"])
         found.shots[name] = results["shots"]["shots"]
@@ -64,5 +68,10 @@ def _rows(name: str, results: Mapping[str, Result]) -> list[dict[str, Any]]:
             row["loudness"] = results["speech"]["loudness"][clip["start"] : clip["stop"]]
         if "sync_offset" in row:
             row["sync_shift"] = abs(row["sync_offset"])
+        if "face_pixels" in row and "probe" in results:
+            row["face_share"] = round(row["face_pixels"] / results["probe"]["height"], 4)
+        if "background" in row:
+            row["background_spread"] = background_spread(row["background"])
+        row |= kinds(row)
         rows.append(row)
     return rows

@@ -1,28 +1,23 @@
 """What is said in a clip, word by word with times (Avatar V §5.1.2, ASR with word-level
 timestamps): by PocketSphinx, whose English model lies in its package, or a model of the user's."""
 
-import importlib.util
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from avatar_v.base.local_models import load_model, load_part
+from avatar_v.base.local_models import load_part, load_whole
 from avatar_v.critics.frozen import hash_folder
-from avatar_v.safety.policy import check_folder
-from avatar_v.safety.statement import SPEECH_MODELS
-from avatar_v.shards.schema import to_int16
+from avatar_v.safety.heard import decoded
+from avatar_v.safety.policy import POCKETSPHINX, SPEECH_MODELS, check_recogniser
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v_data.curation.speech import spoken_in
 from avatar_v_data.curation.stages import Clip, Result, Seen, SoundScorer, Waveform, seconds
 
-HOW_TO_INSTALL = "English words need pocketsphinx: pip install 'avatar_v[extract]'"
-KINDS = ("ForCTC", "ForConditionalGeneration")
 Word = tuple[str, float, float, float | None]
 """What is said, from and to which second, and how sure that is, None where a model does not say."""
 
@@ -45,13 +40,10 @@ class WordStage(SoundScorer):
 
     def weights(self) -> str:
         if self.model:
-            check_folder(
-                Path(self.model), "words", KINDS, ("tokenizer_config.json",), SPEECH_MODELS
-            )
+            check_recogniser(self.model, "words")
             return hash_folder(self.model)
-        if importlib.util.find_spec("pocketsphinx") is None:
-            raise ValueError(HOW_TO_INSTALL)
-        return version("pocketsphinx")
+        check_recogniser(POCKETSPHINX, "words")
+        return version(POCKETSPHINX)
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         sound, start_s = clip.sound(seen.audio), seconds(clip.start)
@@ -76,11 +68,7 @@ def said_between(words: Iterable[Sequence[Any]], start_s: float, stop_s: float) 
 
 
 def _english(sound: Waveform) -> list[Word]:
-    decoder = _decoder()
-    decoder.reinit_feat()  # which forgets the noise of the clip before
-    decoder.start_utt()
-    decoder.process_raw(to_int16(sound).numpy().tobytes(), full_utt=True)
-    decoder.end_utt()
+    decoder = decoded(sound)
     rate = decoder.config["frate"]
     return [
         (
@@ -109,14 +97,6 @@ def _recognised(sound: Waveform, folder: str) -> list[Word]:
 
 
 @cache
-def _decoder() -> Any:
-    from pocketsphinx import Decoder  # pyright: ignore[reportMissingImports]
-
-    # with cmn="live" a clip's words would depend on the loudness of those before it
-    return Decoder(samprate=SAMPLE_RATE_HZ, cmn="batch", loglevel="FATAL")
-
-
-@cache
 def _recogniser(folder: str) -> Any:
     from transformers import (
         AutoModelForCTC,
@@ -126,11 +106,9 @@ def _recogniser(folder: str) -> Any:
     )
 
     processor = load_part(AutoProcessor, folder, SPEECH_MODELS)
-    is_ctc = check_folder(Path(folder), "words", KINDS, (), SPEECH_MODELS).endswith("ForCTC")
+    is_ctc = check_recogniser(folder, "words").endswith("ForCTC")
     loader = AutoModelForCTC if is_ctc else AutoModelForSpeechSeq2Seq
-    model, lacks = load_model(loader, folder, SPEECH_MODELS)
-    if lacks:
-        raise ValueError(f"{folder} lacks {', '.join(lacks[:3])}; expected {SPEECH_MODELS}")
+    model = load_whole(loader, folder, SPEECH_MODELS)
     return pipeline(
         "automatic-speech-recognition",
         model=model,

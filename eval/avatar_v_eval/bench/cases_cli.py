@@ -1,9 +1,15 @@
-"""`avatar-v-eval cases world70 | build | check | controls`: make, check and mistreat cases."""
+"""`avatar-v-eval cases world70 | build | generated | check | controls`: make, check and mistreat
+cases."""
 
 import argparse
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from avatar_v_eval.bench.cli import passing_bar
+from avatar_v_eval.bench.cli import COMMAND_TIMEOUT_S, passing_bar
+
+if TYPE_CHECKING:
+    from avatar_v_eval.bench.manifest import BenchManifest
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -33,6 +39,23 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--licence", default="unknown", help="of the clips, e.g. CC-BY-4.0 (%(default)s)")
     add("--consent", default="unknown", help="how the people shown agreed (%(default)s)")
     add("--seconds", type=float, default=30.0, help="of each clip at most (%(default)s)")
+    generated = actions.add_parser(
+        "generated",
+        help="add cases whose scene is made of words and the person",
+        description="Each case once more, with a scene image that --scenes makes of its prompt and "
+        "its reference: a third condition beside same and cross.",
+    )
+    add = generated.add_argument
+    add("manifest", metavar="MANIFEST", type=Path)
+    add("--out", metavar="DIR", type=Path, required=True, help="new or empty, for all cases")
+    add("--scenes", metavar="SOURCE", required=True, help="a folder of CASE.png; command:TEMPLATE "
+        "with {reference} {prompt} {out}; or pipeline:WEIGHTS")  # fmt: skip
+    add("--prompts", metavar="FILE", type=Path, help="a scene in words each line, dealt out in "
+        "turn (the cases' own)")  # fmt: skip
+    add("--candidates", metavar="N", type=int, default=8, help="of a pipeline, which the best is "
+        "taken of (%(default)s)")  # fmt: skip
+    add("--timeout", metavar="S", type=float, default=COMMAND_TIMEOUT_S, help="of a command "
+        "(%(default)s)")  # fmt: skip
     controls = actions.add_parser(
         "controls",
         help="true videos made worse, or left alike: systems whose place is known",
@@ -47,7 +70,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
-    actions = {"world70": _world70, "build": _build, "check": _check, "controls": _controls}
+    actions = {
+        "world70": _world70, "build": _build, "generated": _generated, "check": _check,
+        "controls": _controls,
+    }  # fmt: skip
     return actions[args.action](args)
 
 
@@ -107,10 +133,40 @@ def _build(args: argparse.Namespace) -> int:
             on_clip=lambda n, total: bar.update(task, completed=n, total=total),
             name=args.name,
         )
+    _tell(manifest)
+    return 0
+
+
+def _generated(args: argparse.Namespace) -> int:
+    from avatar_v.base.outside import read_text
+    from avatar_v_eval.bench.generated import add_generated, parse_scenes
+    from avatar_v_eval.bench.manifest import load_manifest
+
+    prompts = []
+    if args.prompts is not None:
+        lines = read_text(args.prompts, what="scenes in UTF-8").splitlines()
+        prompts = [line.strip() for line in lines if line.strip()]
+        if not prompts:
+            raise ValueError(f"--prompts {args.prompts}: expected a scene in words each line")
+    manifest = load_manifest(args.manifest)
+    with tempfile.TemporaryDirectory() as made, passing_bar() as bar:
+        scenes = parse_scenes(args.scenes, Path(made), args.timeout, args.candidates)
+        task = bar.add_task("scenes", total=None)
+        manifest = add_generated(
+            manifest,
+            args.out,
+            scenes,
+            prompts,
+            on_case=lambda n, total: bar.update(task, completed=n, total=total),
+        )
+    _tell(manifest)
+    return 0
+
+
+def _tell(manifest: "BenchManifest") -> None:
     conditions = [case.condition for case in manifest.cases]
     told = ", ".join(f"{conditions.count(one)} {one}" for one in sorted(set(conditions)))
     print(f"{manifest.root}: {manifest.name}, {len(conditions)} cases ({told})")
-    return 0
 
 
 def _controls(args: argparse.Namespace) -> int:

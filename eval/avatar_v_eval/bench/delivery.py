@@ -30,9 +30,11 @@ class BenchSystem(Protocol):
     def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery: ...
 
 
-def place(videos: Path, source: str, manifest: BenchManifest, case: CaseFiles) -> Path:
+def place(
+    videos: Path, source: str, manifest: BenchManifest, case: CaseFiles, suffix: str = ".mp4"
+) -> Path:
     """Where a made video belongs; another source, prompt or file of the case is another place."""
     text = "\n".join([source, manifest.faces, case.fingerprint, case.prompt])
     folder = videos / hashlib.sha256(text.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{case.id}.mp4"
+    return folder / f"{case.id}{suffix}"

@@ -39,6 +39,7 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "motion": str,
     "overshoot": float,
     "chunk_latents": int,
+    "look_ahead": int,
     "precision": _precision,
 }
 """The fields of a request (request/request.py) that a system may set, with their types, and the
@@ -87,6 +88,7 @@ class Pipeline:
             return Delivery(reason=f"refused: {error}")
         total_s = time.perf_counter() - begin
         chunk = asked.get("chunk_latents", pipeline.format.chunk_latents)
+        chunk += asked.get("look_ahead", 0)
         waited = min(num_made, num_frames(chunk)) / FRAME_RATE_HZ  # for the first chunk's sound
         here = machine("bf16" if pipeline.bf16 else "fp32")
         timing = SystemTiming(round(total_s, 4), here, round(waited + first_s, 4), COUNTED)

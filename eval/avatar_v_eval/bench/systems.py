@@ -47,6 +47,7 @@ class Folder:
     name: str
     folder: Path
     makes: bool = False
+    suffixes: tuple[str, ...] = SUFFIXES
 
     @property
     def source(self) -> str:
@@ -54,7 +55,7 @@ class Folder:
 
     def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery:
         """One video of the case's name. Two are a reason, since either may be meant."""
-        paths = [self.folder / f"{case.id}{suffix}" for suffix in SUFFIXES]
+        paths = [self.folder / f"{case.id}{suffix}" for suffix in self.suffixes]
         found = [path for path in paths if path.is_file()]
         if len(found) > 1:
             return Delivery(reason=f"two videos: {', '.join(path.name for path in found)}")
@@ -64,7 +65,7 @@ class Folder:
         if refusal.is_file():
             words = " ".join(refusal.read_text(encoding="utf-8").split())
             return Delivery(reason=f"refused: {words or 'no reason given'}")
-        return Delivery(reason=f"missing: no {case.id}.mp4")
+        return Delivery(reason=f"missing: no {case.id}{self.suffixes[0]}")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Command:
     videos: Path
     timeout_s: float
     makes: bool = True
+    suffix: str = ".mp4"
 
     @property
     def source(self) -> str:
@@ -87,7 +89,7 @@ class Command:
 
     def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery:
         """A failure's reason is the last line that the program wrote; the next run tries again."""
-        out = place(self.videos, self.source, manifest, case)
+        out = place(self.videos, self.source, manifest, case, self.suffix)
         if out.is_file():
             return Delivery(out, timing=reported(out))
         partial = out.with_name(f"{case.id}.partial{out.suffix}")

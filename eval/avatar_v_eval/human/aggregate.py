@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
+from avatar_v_eval.human.study import Kind
 from avatar_v_eval.human.votes import Vote
 from avatar_v_eval.intervals import around, jackknife_variance, rate
 from avatar_v_eval.records import Number
@@ -78,11 +79,12 @@ class Turing:
         return f"Raters {side} often than chance."
 
 
-def mos(votes: Sequence[Vote]) -> dict[tuple[str, str], Number]:
-    """(system, dimension) → arithmetic mean of all scores, 1 to 5; ``n`` counts scores."""
+def mos(votes: Sequence[Vote], kind: Kind = "mos") -> dict[tuple[str, str], Number]:
+    """(system, dimension) → arithmetic mean of all scores, 1 to 5 or, of the kind "score", 0 to
+    100; ``n`` counts scores."""
     cells: dict[tuple[str, str], list[Vote]] = defaultdict(list)
     for vote in votes:
-        if vote.kind == "mos":
+        if vote.kind == kind:
             cells[vote.first, vote.dimension].append(vote)
     return {
         key: clustered_mean(

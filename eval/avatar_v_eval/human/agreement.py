@@ -14,9 +14,11 @@ import krippendorff
 import numpy as np
 
 from avatar_v_eval.human.ranges import read_ranges
-from avatar_v_eval.human.votes import Vote
+from avatar_v_eval.human.votes import SCALES, Vote
 from avatar_v_eval.intervals import pooled_mean, within_unit
 from avatar_v_eval.records import Number
+
+Level = Literal["ordinal", "interval", "nominal"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,11 @@ class Agreement:
     label: str
     alpha: float | None
     equal: Number  # share of pairs of raters with the same answer
-    near: Number | None  # mos: at most one point apart; ranges: an overlap of one half
+    near: Number | None  # of points and ranges, as `Vote.agrees` has it
 
 
 def agreements(votes: Sequence[Vote]) -> list[Agreement]:
-    """One row per MOS dimension (ordinal) and attribute, and per kind without lines (nominal)."""
+    """One row per line of the scales and attribute, and per kind without lines."""
     groups: dict[str, list[Vote]] = defaultdict(list)
     for vote in votes:
         groups[vote.dimension or vote.kind].append(vote)
@@ -51,30 +53,30 @@ def agreement(label: str, votes: Sequence[Vote]) -> Agreement | None:
         return None
     equal = _share([[a.answer == b.answer for a, b in pairs] for pairs in shared])
     near = None
-    if votes[0].kind in ("mos", "ranges"):
+    if votes[0].kind in (*SCALES, "ranges"):
         near = _share([[a.agrees(b.answer) for a, b in pairs] for pairs in shared])
     return Agreement(label, alpha_of(votes), equal, near)
 
 
 def alpha_of(votes: Sequence[Vote]) -> float | None:
     """Krippendorff's alpha over raters and questions of one kind, missing votes allowed; None if
-    all agree. Ordinal for scores, nominal for choices, and for which faults are marked at all."""
+    all agree. Ordinal for scores, interval from 0 to 100, nominal for choices, and for which faults
+    are marked at all."""
     named = [vote.answer for vote in votes]
     if votes[0].kind == "ranges":
         named = ["+".join(sorted({m.fault for m in read_ranges(answer)})) for answer in named]
     given = [(v.rater, v.question, answer) for v, answer in zip(votes, named, strict=True)]
-    return _alpha(given, "ordinal" if votes[0].kind == "mos" else "nominal")
+    level: Level = "ordinal" if votes[0].kind == "mos" else "nominal"
+    return _alpha(given, "interval" if votes[0].kind == "score" else level)
 
 
-def _alpha(
-    given: Sequence[tuple[str, tuple[str, ...], str]], level: Literal["ordinal", "nominal"]
-) -> float | None:
+def _alpha(given: Sequence[tuple[str, tuple[str, ...], str]], level: Level) -> float | None:
     domain = sorted({answer for _, _, answer in given})
     raters = {name: i for i, name in enumerate(dict.fromkeys(rater for rater, _, _ in given))}
     questions = {key: i for i, key in enumerate(dict.fromkeys(key for _, key, _ in given))}
     data = np.full((len(raters), len(questions)), np.nan)
     for rater, question, answer in given:
-        code = int(answer) if level == "ordinal" else domain.index(answer)
+        code = domain.index(answer) if level == "nominal" else int(answer)
         data[raters[rater], questions[question]] = code
     if len(domain) < 2 or not (np.isfinite(data).sum(0) > 1).any():
         return None

@@ -6,9 +6,10 @@ A page knows sides (left, right), votes know places (first, second).
 import math
 from collections.abc import Mapping, Sequence
 
+from avatar_v_eval.human.questions import AXES
 from avatar_v_eval.human.ranges import MAX_RANGES, Marked, as_text, read_ranges
 from avatar_v_eval.human.study import Kind, Study
-from avatar_v_eval.human.votes import CHOICES
+from avatar_v_eval.human.votes import CHOICES, SCALES
 
 SIDES = ("left", "right", "tie")
 SLACK_S = 0.1
@@ -20,15 +21,17 @@ def read_answer(
 ) -> dict[str, str]:
     """The answers that a page sent, as ``dimension → answer`` (``"" → answer`` without lines).
 
-    The page sends {"identity": 4, …} for mos and {"gaze": "left", …} for attributes with all lines,
-    {"choice": "left"} for pairs, {"ranges": [{"fault": "teeth", "start": 0.4, "stop": 1.2}]} for
-    ranges within ``duration_s``. Raises ValueError saying what is wrong.
+    The page sends {"identity": 4, …} for mos and score and {"gaze": "left", …} for attributes, with
+    all lines, {"choice": "left"} for pairs, {"ranges": [{"fault": "teeth", "start": 0.4, "stop":
+    1.2}]} for ranges within ``duration_s``. Raises ValueError saying what is wrong.
     """
     if not isinstance(answer, Mapping):
         raise ValueError(f"an answer is a mapping, got {type(answer).__name__}")
     match kind:
         case "mos":
-            lines = {d.key: tuple(range(1, 6)) for d in study.dimensions}
+            lines = {d.key: SCALES[kind] for d in study.dimensions}
+        case "score":
+            lines = {d.key: SCALES[kind] for d in AXES}
         case "attributes":
             lines = {a.key: a.values for a in study.attributes}
         case "ranges":
@@ -40,14 +43,15 @@ def read_answer(
             f"expected an answer for each of {[*lines]}, got {sorted(map(str, answer))}"
         )
     for key, known in lines.items():
-        if isinstance(answer[key], bool) or answer[key] not in known:
-            raise ValueError(f"{key} is one of {known}, got {answer[key]!r:.60}")
+        if isinstance(answer[key], bool | float) or answer[key] not in known:
+            told = f"{known[0]} to {known[-1]}" if isinstance(known, range) else f"one of {known}"
+            raise ValueError(f"{key} is {told}, got {answer[key]!r:.60}")
     return {key: str(answer[key]) for key in lines}
 
 
 def sent_answer(kind: Kind, answers: Mapping[str, str], *, second_on_left: bool) -> dict:
     """The form in which the page would have sent ``answers``."""
-    if kind == "mos":
+    if kind in SCALES:
         return {key: int(answer) for key, answer in answers.items()}
     if kind == "attributes":
         return dict(answers)

@@ -18,7 +18,7 @@ from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.ranges import majority as majority_of_ranges
 from avatar_v_eval.human.ranges import read_ranges
 from avatar_v_eval.human.study import Study
-from avatar_v_eval.human.votes import Rater, Vote
+from avatar_v_eval.human.votes import SCALES, Rater, Vote
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _label(study: Study, votes: Sequence[Vote], decided: Vote | None) -> Label:
     files = [os.path.relpath(study.video(s, vote.case), study.root) for s in _systems(vote)]
     agreeing = None
     if votes and label:
-        whole = label if vote.kind != "mos" else str(round(float(label)))
+        whole = label if vote.kind not in SCALES else str(round(float(label)))
         agreeing = sum(v.agrees(whole) for v in votes) / len(votes)
     return Label(
         files[0], files[1] if len(files) == 2 else "", vote.kind, vote.case, vote.first,
@@ -98,7 +98,7 @@ def _systems(vote: Vote) -> list[str]:
 def _said(votes: Sequence[Vote]) -> str:
     """What most of the raters said."""
     answers = [vote.answer for vote in votes]
-    if votes[0].kind == "mos":
+    if votes[0].kind in SCALES:
         return f"{sum(map(int, answers)) / len(answers):.3f}"
     if votes[0].kind == "ranges":
         return majority_of_ranges(answers)

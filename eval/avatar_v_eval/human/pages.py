@@ -12,11 +12,11 @@ import jinja2
 from markdown_it import MarkdownIt
 
 from avatar_v.base.outside import read_text
-from avatar_v_eval.human.questions import Dimension
+from avatar_v_eval.human.questions import AXES, Dimension
 from avatar_v_eval.human.session import Page
 from avatar_v_eval.human.study import PAIRED, Kind, Study
 from avatar_v_eval.human.study_file import MAX_GUIDELINES
-from avatar_v_eval.human.votes import SCORES
+from avatar_v_eval.human.votes import CHOICES
 
 _HERE = Path(__file__).resolve().parent
 _PROTOCOLS = (_HERE.parents[1] / "protocols", _HERE.parent / "protocols")  # checkout, wheel
@@ -35,6 +35,7 @@ _environment = jinja2.Environment(
 
 _CAPTIONS = {
     "mos": "Please rate this one",
+    "score": "Please rate this one",
     "ranges": "Please mark the faults of this one",
     "attributes": "Please describe this one",
 }
@@ -98,7 +99,9 @@ def _protocol(kind: Kind) -> Path:
 def _lines(study: Study, page: Page) -> list[tuple[Dimension, tuple[str, ...]]]:
     """The lines of a question with their choices."""
     if page.kind == "mos":
-        return [(line, SCORES) for line in study.dimensions]
+        return [(line, CHOICES["mos"]) for line in study.dimensions]
+    if page.kind == "score":
+        return [(line, ()) for line in AXES]  # each has a slider
     return [(line, line.values) for line in study.attributes] if page.kind == "attributes" else []
 
 

@@ -89,8 +89,8 @@ def audit_table(votes: Sequence[Vote]) -> Table:
             rows.append(TableRow(kind, (agreed, audits, alpha)))
     columns = (Column("Agree with label", **_PERCENT), Column("Audited", digits=0), Column("Alpha"))
     notes = (
-        "Asked: 85 %. Scores agree within one point, ranges from an overlap of one half on, "
-        "choices where they are equal. Alpha is that of raters among each other, "
+        "Asked: 85 %. Scores agree within one point of 5 or ten of 100, ranges from an overlap of "
+        "one half on, choices where they are equal. Alpha is that of raters among each other, "
         "the mean over an item's lines.",
     )
     return Table("Agreement with reviewers", "Task", columns, tuple(rows), notes, True, "audits")

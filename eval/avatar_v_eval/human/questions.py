@@ -1,6 +1,6 @@
-"""What is asked of one clip: lines of the five-point scale, kinds of faults, attributes to choose.
+"""What is asked of one clip: lines of the two scales, kinds of faults, attributes to choose.
 
-A study file may replace each list. Who is asked, and about what, is in `study`.
+A study file may replace each list but the axes. Who is asked, and about what, is in `study`.
 """
 
 import re
@@ -15,7 +15,7 @@ MAX_CHOICES = 9
 
 @dataclass(frozen=True)
 class Dimension:
-    """One line of the five-point scale. ``key`` goes to files, ``title`` and ``hint`` to raters."""
+    """One line of a scale. ``key`` goes to files, ``title`` and ``hint`` to raters."""
 
     key: str
     title: str
@@ -43,6 +43,14 @@ SIX_DIMENSIONS = (
     Dimension("visual", "Visual quality", "Sharp, well lit, pleasant to look at"),
 )
 """The six dimensions of Avatar V §7.3.1 (table 2), in its order."""
+
+AXES = (
+    Dimension("naturalness", "Naturalness", "Face, head and body move as a living person's do"),
+    Dimension("synchronization", "Synchronization", "Lips, face and gestures go with the speech"),
+    Dimension("consistency", "Consistency", "The person of the reference clip, and stays so"),
+)
+"""The axes from 0 to 100 of Live Avatar's user study (arXiv 2512.04677), in its order; the words
+are ours."""
 
 FAULTS = (
     Fault("identity_drift", "Identity drifts", "The face becomes another person's"),

@@ -6,6 +6,7 @@ figure 11 (bars) those of table 3: ``Table.series()``.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from avatar_v_eval.human.aggregate import Turing, mos, turing, win_rates
 from avatar_v_eval.human.questions import SIX_DIMENSIONS, Dimension
@@ -53,14 +54,16 @@ def mos_table(
     votes: Sequence[Vote],
     dimensions: Sequence[Dimension] = SIX_DIMENSIONS,
     *,
+    kind: Literal["mos", "score"] = "mos",
     unranked: Sequence[str] = (),
     intervals: bool = False,
 ) -> Table:
     """Table 2: a row per system in the order of first votes, a column per dimension."""
-    numbers = mos(votes)
+    numbers = mos(votes, kind)
     systems = dict.fromkeys(system for system, _ in numbers)
     columns = tuple(
-        Column(REPORT_HEADS.get(dimension.key, dimension.title), "high") for dimension in dimensions
+        Column(REPORT_HEADS.get(line.key, line.title), "high", digits=2 if kind == "mos" else 1)
+        for line in dimensions
     )
     rows = tuple(
         TableRow(
@@ -70,7 +73,8 @@ def mos_table(
         )
         for system in systems
     )
-    return Table("MOS (5-point scale)", "Method", columns, rows, intervals=intervals, kind="mos")
+    title = "MOS (5-point scale)" if kind == "mos" else "Scores from 0 to 100"
+    return Table(title, "Method", columns, rows, intervals=intervals, kind=kind)
 
 
 def win_table(votes: Sequence[Vote], *, raters_per_item: int = 3, intervals: bool = False) -> Table:

@@ -3,7 +3,7 @@
 Each call is one committed transaction, so a crash loses no answer that a page has confirmed.
 Duplicates: the first answer stands. The same answer again is accepted as a retry and stored once;
 a different one is refused with ``DuplicateVoteError``. Withdrawing deletes all of a rater's votes.
-The tables, and how a database is opened, are in `tables`.
+The tables are in `tables`; avatar_v's web/database.py opens either.
 """
 
 import random
@@ -22,9 +22,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
+from avatar_v.web.database import open_engine, writing
 from avatar_v_eval.human.items import Item
 from avatar_v_eval.human.study import Study
-from avatar_v_eval.human.tables import MEDIA, META, RATERS, SCREENS, VOTES, open_engine, writing
+from avatar_v_eval.human.tables import MEDIA, META, RATERS, SCHEMA, SCREENS, VOTES
 from avatar_v_eval.human.votes import Rater, Role, State, Vote
 
 PENDING_HOURS = 24
@@ -65,7 +66,7 @@ class StudyStore:
 
     def __init__(self, place: Path | str, fingerprint: str) -> None:
         self.fingerprint = fingerprint
-        self._engine = open_engine(place)
+        self._engine = open_engine(place, SCHEMA, what="a file of votes")
         url = self._engine.url
         self.place = str(place) if url.database == str(place) else url.render_as_string()
         self._open = _Open()

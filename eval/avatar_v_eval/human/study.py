@@ -22,7 +22,7 @@ from avatar_v_eval.human.questions import (
     Fault,
 )
 
-Kind = Literal["mos", "pair", "turing", "ranges", "attributes"]
+Kind = Literal["mos", "pair", "turing", "ranges", "attributes", "score"]
 CheckRole = Literal["qualification", "calibration", "gold", "trap"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAIRED: tuple[Kind, ...] = ("pair", "turing")
@@ -72,9 +72,9 @@ class StudyTask:
 class CheckQuestion:
     """A question with a known answer; raters cannot tell it from the others, unless ``note`` does.
 
-    ``expected`` is for mos "low-high", asked of every dimension; for pair and turing the place in
-    ``videos`` of the right one, "first" or "second", or "tie". In turing the real one is right. For
-    ranges it is as `ranges` has it, for attributes "emotion=happy gaze=camera".
+    ``expected`` is for mos and score "low-high", asked of every line; for pair and turing the place
+    in ``videos`` of the right one, "first" or "second", or "tie". In turing the real one is right.
+    For ranges it is as `ranges` has it, for attributes "emotion=happy gaze=camera".
     """
 
     name: str

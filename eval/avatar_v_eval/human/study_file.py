@@ -33,6 +33,7 @@ from avatar_v_eval.human.study import (
     StudySystem,
     StudyTask,
 )
+from avatar_v_eval.human.votes import SCALES
 
 MAX_GUIDELINES = 2**18
 """Bytes of a text for raters."""
@@ -111,8 +112,10 @@ def _check_task(task: StudyTask, systems: Sequence[str]) -> None:
 def _check_references(study: Study) -> None:
     """Identity and own motion are judged against a clip; a check without one would stand out."""
     lacking = [case.name for case in study.cases if not case.reference]
-    if study.task("mos") and study.dimensions == SIX_DIMENSIONS and lacking:
-        raise ValueError(f"mos on the six dimensions needs a reference clip, none for {lacking}")
+    six = study.task("mos") and study.dimensions == SIX_DIMENSIONS
+    if lacking and (six or study.task("score")):
+        what = "mos on the six dimensions" if six else "score"
+        raise ValueError(f"{what} needs a reference clip, none for {lacking}")
     plain = [
         c.name for c in study.checks if c.kind not in ("turing", "attributes") and not c.reference
     ]
@@ -147,10 +150,12 @@ def _check_check(check: CheckQuestion, study: Study) -> None:
 
 
 def _check_choice(check: CheckQuestion, where: str) -> None:
-    ranges = [f"{low}-{high}" for low in range(1, 6) for high in range(low, 6)]
+    scale = SCALES.get(check.kind, ())
+    ranges = [f"{low}-{high}" for low in scale for high in scale if low <= high]
     choices = ["first", "second"] + (["tie"] if check.kind == "pair" else [])
-    if check.expected not in (ranges if check.kind == "mos" else choices):
-        raise ValueError(f"{where} expects {check.expected!r}: mos takes low-high, pairs {choices}")
+    if check.expected not in (ranges or choices):
+        told = "low-high of its scale" if ranges else str(choices)
+        raise ValueError(f"{where} expects {check.expected!r}: {check.kind} takes {told}")
 
 
 def _no_twins(what: str, names: Sequence[str]) -> None:

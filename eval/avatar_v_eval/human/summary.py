@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from avatar_v_eval.human.agreement import agreements
 from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.preference import NoScaleError, preference
-from avatar_v_eval.human.questions import SIX_DIMENSIONS, Dimension
+from avatar_v_eval.human.questions import AXES, SIX_DIMENSIONS, Dimension
 from avatar_v_eval.human.report_tables import mos_table, turing_table, win_table
 from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Rater, Vote
@@ -63,8 +63,9 @@ def agreement_table(votes: Sequence[Vote], note: str) -> Table:
     rows = tuple(TableRow(row.label, (row.alpha, row.equal, row.near)) for row in agreements(votes))
     notes = (
         note,
-        "Alpha: ordinal for scores, nominal else; for ranges of the faults named. "
-        "Near: scores within 1, ranges that overlap by one half. Target: 85 % equal.",
+        "Alpha: ordinal for scores, interval from 0 to 100, nominal else; for ranges of the faults "
+        "named. Near: scores within 1 of 5 or 10 of 100, ranges that overlap by one half. "
+        "Target: 85 % equal.",
     )
     return Table("Agreement of raters", "Question", columns, rows, notes, True, "agreement")
 
@@ -85,6 +86,8 @@ def result_tables(
     tables = []
     if "mos" in kinds:
         tables.append(mos_table(votes, dimensions, unranked=real, intervals=True))
+    if "score" in kinds:
+        tables.append(mos_table(votes, AXES, kind="score", unranked=real, intervals=True))
     if "pair" in kinds:
         tables.append(win_table(votes, raters_per_item=raters_per_item, intervals=True))
     if "turing" in kinds:

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base import checks
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.inputs.reference_clip import ReferenceClip, read_reference
 from avatar_v.motion.extractors import Extractor, find_extractor, known
@@ -171,7 +172,7 @@ def _made(
         seconds = (settings.num_frames - 1) / FRAME_RATE_HZ
         return read_reference(
             path,
-            side=settings.size,
+            video=VideoFormat(settings.size, settings.size),
             seconds=seconds,
             face_crop=settings.face_crop,
             extractor=extractor,

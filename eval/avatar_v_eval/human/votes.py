@@ -1,7 +1,6 @@
 """Votes and raters as records: what was asked, what was answered, by whom, when.
 
-One vote is one answer: a MOS item makes one vote per dimension, an item of attributes one per
-attribute, others one.
+One vote is one answer: an item with lines (`BY_LINE`) makes one vote for each, others one.
 Answers name systems' places (first, second), never screen sides, so votes need no further key.
 A reviewer's blind answer has the role "audit", what he or she decides then the role "label". What
 pages send is in `answers`, storage in `store`, files in `exchange`.
@@ -21,13 +20,14 @@ ROLES: tuple[Role, ...] = get_args(Role)
 State = Literal["invited", "qualifying", "rating", "recalibrating", "done", "failed", "withdrawn"]
 STATES: tuple[State, ...] = get_args(State)
 
-SCORES = ("1", "2", "3", "4", "5")
+SCALES: dict[Kind, range] = {"mos": range(1, 6), "score": range(101)}
+"""The points of kinds with numbers; answers agree within a tenth of the scale, or one point."""
 CHOICES: dict[Kind, tuple[str, ...]] = {
-    "mos": SCORES,
+    **{kind: tuple(map(str, points)) for kind, points in SCALES.items()},
     "pair": ("first", "second", "tie"),
     "turing": ("first", "second"),  # the one that the rater takes for real; the second is
 }
-BY_LINE = ("mos", "attributes")
+BY_LINE = ("mos", "attributes", "score")
 """Kinds with a vote for each line of the page."""
 
 
@@ -42,7 +42,7 @@ class Vote:
     condition: str
     first: str  # the system, or "" in a check
     second: str  # the other system of a pair, else ""
-    dimension: str  # of mos and attributes, else ""
+    dimension: str  # of kinds with lines, else ""
     answer: str
     expected: str = ""  # of a check
     second_on_left: bool = False  # which side the first system was shown on
@@ -71,7 +71,9 @@ class Vote:
                 f"an answer of kind {self.kind} is one of {CHOICES[self.kind]}, got {self.answer!r}"
             )
         if not self.rater or not self.case or (self.kind in BY_LINE) != bool(self.dimension):
-            raise ValueError(f"a vote names rater and case, and in mos its dimension, got {self}")
+            raise ValueError(
+                f"a vote names rater and case, and with lines its dimension, got {self}"
+            )
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -88,7 +90,7 @@ class Vote:
         """Whether a check was answered as expected; ValueError for a vote that is no check."""
         if not self.expected:
             raise ValueError(f"a vote of the study has no right answer: {self}")
-        if self.kind == "mos":
+        if self.kind in SCALES:
             low, high = self.expected.split("-")
             return int(low) <= int(self.answer) <= int(high)
         return (
@@ -103,10 +105,10 @@ class Vote:
         return bool(self.expected) and not self.right
 
     def agrees(self, answer: str) -> bool:
-        """Whether another answer to the same question is as good as equal: scores within one
-        point, ranges that overlap by `LEAST_OVERLAP`, the same choice."""
-        if self.kind == "mos":
-            return abs(self.score - int(answer)) <= 1
+        """Whether another answer to the same question is as good as equal: points near
+        each other (`SCALES`), ranges that overlap by `LEAST_OVERLAP`, the same choice."""
+        if self.kind in SCALES:
+            return abs(self.score - int(answer)) <= max(1, len(SCALES[self.kind]) // 10)
         if self.kind == "ranges":
             return overlap(read_ranges(self.answer), read_ranges(answer)) >= LEAST_OVERLAP
         return self.answer == answer
@@ -118,8 +120,8 @@ class Vote:
 
     @property
     def score(self) -> int:
-        """The number of a MOS answer, 1 to 5."""
-        assert self.kind == "mos"
+        """The number of an answer on a scale."""
+        assert self.kind in SCALES
         return int(self.answer)
 
 

@@ -24,7 +24,7 @@ from avatar_v_eval.report.objective import (
 from avatar_v_eval.report.worst import Worst, worst_cases
 from avatar_v_eval.table_view import Column, Table, TableRow
 
-OVERALL = ("mos", "win", "turing")
+OVERALL = ("mos", "score", "win", "turing")
 RATERS = ("preference", "agreement", "left_out")
 
 

@@ -9,7 +9,7 @@ from avatar_v_eval.records import Number
 from avatar_v_eval.report.document import Report
 
 EXPERIMENT = "avatar_v_eval"
-KINDS = ("objective", "difference", "mos", "win", "turing", "preference")
+KINDS = ("objective", "difference", "mos", "score", "win", "turing", "preference")
 _LONGEST = 250  # of a name of MLflow
 _LONGEST_VALUE = 500
 

@@ -6,7 +6,11 @@ SPEEDS = {
     "live": "first frame, steady rate and jitter on a sound at its own pace",
     "plan": "memory and operations that `avatar-v plan` foresees, against a real step",
     "device": "training, a denoising step, references and a change of networks, on one card",
+    "kernels": "fused kernels and a block: torch, torch.compile, ours and diffusers in turns",
+    "evolve": "a search for kernels: candidates, their check, and the winner timed again",
+    "exchange": "exchanges of sequence parallelism beside computing, over simulated links",
     "rating": "a hundred raters at once on the rating page, through kills of its servers",
+    "serving": "many clients at a server of videos, through kills of its workers and of itself",
     "full_size": "a chunk at full size: first frame, rate and memory",
 }
 """Name → one line, in the order of the list."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from transformers import Wav2Vec2FeatureExtractor
 
 from avatar_v.base.device import chosen_device
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.inputs.reference_clip import ReferenceClip
@@ -204,7 +205,7 @@ def pipeline(folder: Path, size: Size, *, is_causal: bool) -> AvatarPipeline:
     motion = preset(size.preset).motion(conditioner.audio_encoder.dim)
     conditioner.motion_net = MotionNet(motion)
     can = Capabilities(
-        side=size.side,
+        video=VideoFormat(size.side, size.side),
         window_latents=size.latents,
         reference=True,
         motion=True,

@@ -24,16 +24,17 @@ import numpy as np
 from torch import Tensor
 
 from avatar_v.base.device import PRECISIONS
+from avatar_v.generate.generator import look_ahead_latents
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.inputs.inputs import read_inputs
 from avatar_v.inputs.live import LiveSound
 from avatar_v.media.writer import Mp4Writer
-from avatar_v.models.audio import CONTEXT_FRAMES
+from avatar_v.models.audio import frames_heard
 from avatar_v.models.base import hash_folder
 from avatar_v.request.request import LIVE, Request
 from avatar_v.request.resolve import num_steps_of, resolve_chunk_latents
 from avatar_v.sampling.chunks import Chunk, plan
-from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, num_frames
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.weights.card import DEFAULT_WEIGHTS, weights_folder
 from avatar_v_eval.cases import drawn_clips, rendered_video
 from avatar_v_eval.intervals import median_of_repeats
@@ -51,11 +52,12 @@ class LiveRun:
     spoken: np.ndarray  # when each block of a frame's sound was handed over
     shown: np.ndarray  # when each frame came
     chunks: tuple[Chunk, ...]
+    look_ahead: int = 0  # latents of sound behind a chunk that it waits for
 
     @property
     def waits(self) -> np.ndarray:
         """When the last sample that each chunk needs was handed over."""
-        needed = [num_frames(chunk.latents.stop) + CONTEXT_FRAMES for chunk in self.chunks]
+        needed = [frames_heard(chunk.latents.stop + self.look_ahead) for chunk in self.chunks]
         return self.spoken[np.minimum(needed, len(self.spoken)) - 1]
 
     @property
@@ -92,6 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=int, default=5, help="runs, after one that warms up")
     add("--steps", type=int, help="of the sampler (default: as generation)")
     add("--chunk-latents", type=int, help="of a chunk (default: as generation)")
+    add("--look-ahead", type=int, default=0, help="latents that motion hears behind a chunk")
     add("--audio", type=float, help="audio guidance; 1 is none (default: the card's)")
     add("--motion", type=float, help="motion guidance; 1 is none (default: the card's)")
     add("--precision", default="auto", choices=PRECISIONS, help="of the networks (%(default)s)")
@@ -125,7 +128,7 @@ def measure(options: argparse.Namespace) -> Findings:
 
 def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
     """A session from its first sample to its last frame."""
-    (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES, size=pipeline.side)
+    (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES, size=pipeline.format.video.size)
     num = options.seconds * FRAME_RATE_HZ
     sound = clip.audio.repeat(-(-num // CLIP_FRAMES))[: num * SAMPLES_PER_FRAME]
     spoken: list[float] = []
@@ -143,14 +146,18 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
             reference_s=options.reference_seconds,
             motion="meter",
             chunk_latents=options.chunk_latents,
+            look_ahead=options.look_ahead,
         )
-        inputs = read_inputs(request, pipeline.input_spec, LiveSound(_paced(sound, spoken)))
+        inputs = read_inputs(
+            request, pipeline.input_spec(request), LiveSound(_paced(sound, spoken))
+        )
     for block in pipeline.clips(inputs, request):
         shown.extend([time.perf_counter()] * len(block.frames))
     begin, *handed = spoken
     length = resolve_chunk_latents(request, pipeline.card)
     chunks = plan(num, chunk_latents=length).chunks
-    return LiveRun(np.array(handed) - begin, np.array(shown) - begin, chunks)
+    ahead = options.look_ahead + look_ahead_latents(pipeline.conditioner)
+    return LiveRun(np.array(handed) - begin, np.array(shown) - begin, chunks, ahead)
 
 
 def _paced(sound: Tensor, spoken: list[float]) -> Iterator[Tensor]:

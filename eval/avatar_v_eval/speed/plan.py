@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.planning.batches import Clips
 from avatar_v.planning.measure import cost_of
@@ -134,7 +135,7 @@ def one_step(case: PlanCase) -> StepCost:
         checkpoint_blocks(stage.dit)
     average = [p.detach().clone() for p in stage.parameters() if p.requires_grad]
     optimizer = build_optimizer(stage, stage.optim)
-    clips = Clips(case.batch_size, FRAMES, SIDE)
+    clips = Clips(case.batch_size, FRAMES, VideoFormat(SIDE, SIDE))
     batch = make_batch(
         case.batch_size, FRAMES, SIDE, latent_channels=LATENT_CHANNELS,
         has_reference=recipe.data.pairs,

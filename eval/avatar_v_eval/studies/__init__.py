@@ -3,6 +3,8 @@
 STUDIES = {
     "systems": "videos of weights beside the truth and other weights: lips, faces, habits, looks",
     "motion": "the motion of motion networks beside the truth and others, without a pixel",
+    "latency": "how late a live voice is answered against lips: blocks, and look-ahead of motion",
+    "hearing": "sound encoded by windows against whole recordings, and what it costs",
     "drift": "identity, colours and lips of long videos, and the seams of their chunks",
     "critics": "the critics themselves, on test persons and through the VAE",
     "vae": "the video autoencoder, on drawn people and on real faces",
@@ -11,6 +13,7 @@ STUDIES = {
     "known_people": "the warning about people whom the weights do not know",
     "reader": "what reads motion from a face, of drawn and filmed people",
     "watermark": "the mark in generated frames: what it survives, and what it changes",
+    "sound_mark": "the mark in a sound: what it survives, false alarms, and how loud it is",
     "curation": "what the data engine takes of drawn footage, whose truth is known",
     "sound": "what the data engine hears: second speakers, speech, words, whose voice it is",
     "cells": "ways to schedule a fleet of GPU cells, simulated: use, waste, waits and price",

@@ -136,23 +136,20 @@ def groups(truths: Sequence[Truth]) -> dict[str, Number]:
 
 
 def copies(truths: Sequence[Truth]) -> dict[str, Number]:
-    """Clips of a video that was uploaded twice: how many are found, and are there others?"""
+    """Clips of videos that were uploaded twice: are all found, and are there others? Of a copy that
+    was left out before there are none."""
     twice = {truth.copy_of for truth in truths if truth.copy_of}
-    twice |= {truth.file for truth in truths if truth.copy_of}
-    right, told, clips_of_copies = [], [], []
-    for truth in truths:
-        said = [clip for clip in truth.clips if clip["copy_of"]]
-        told.append(len(said))
-        right.append(len(said) if truth.file in twice else 0)
-        clips_of_copies.append(len(truth.clips) if truth.copy_of else 0)
+    again = [truth for truth in truths if truth.copy_of]
+    twice |= {truth.file for truth in again}
+    said = {t.file: sum(bool(clip["copy_of"]) for clip in t.clips) for t in truths}
+    right = [(num if file in twice else 0, num) for file, num in said.items()]
+    gone = [said[t.file] + said[t.copy_of] >= len(t.clips) for t in again]
     return {
-        "copies_precision": _share(
-            list(zip(right, told, strict=True)), "clips called copies that are"
-        ),
+        "copies_precision": _share(right, "clips called copies that are"),
         "copies_recall": Number(
-            min(sum(right) / max(sum(clips_of_copies), 1), 1.0),
-            sum(clips_of_copies),
-            label="copies found, of the clips of videos uploaded again",
+            sum(gone) / max(len(gone), 1),
+            len(gone),
+            label="videos uploaded again of which no clip is there twice",
         ),
     }
 

@@ -39,7 +39,7 @@ class Truth:
 
     file: str
     shots: list[dict[str, Any]]
-    found_shots: list[list[int]]
+    found_shots: list[list[int]]  # none where another recording shows all of it
     taken: list[dict[str, Any]]  # rows of the manifest
     clips: list[dict[str, Any]]  # all clips
     copy_of: str
@@ -95,7 +95,8 @@ def read(footage: Path, selected: Path, tier: str) -> list[Truth]:
             raise ValueError(f"no file {path}: see avatar-v-data footage and select")
     taken = [json.loads(line) for line in manifest.open()]
     clips = polars.read_parquet(selected / "clips.parquet").to_dicts()
-    found = json.loads(report.read_text())["shots"]
+    told = json.loads(report.read_text())
+    found = told["shots"] | {name: [] for name in told["left_out"] if name in told["failed"]}
     truths = []
     for line in (footage / "truth.jsonl").open():
         row = json.loads(line)

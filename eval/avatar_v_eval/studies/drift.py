@@ -1,28 +1,32 @@
-"""Identity, colours and lips of long videos by the minute, and the seams of their chunks.
+"""Identity, colours, lips and memory over long videos, and the seams of their chunks.
 
-TEST persons speak for ``--minutes`` in each of the ways to join chunks (`VARIANTS`). The videos are
-read while they stream: nothing of them is kept but numbers and a few frames.
+TEST persons speak for ``--minutes`` in each of the ways to join chunks (`VARIANTS`), or speak and
+are silent in turns. The videos are read while they stream: nothing of them is kept but numbers and
+a few frames.
 """
 
 import argparse
+import dataclasses
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from avatar_v.base.options import at_once
 from avatar_v.critics.motion import MOUTH_OPEN
-from avatar_v.request.record import peak_rss_mib
+from avatar_v.critics.quality import sharpness
+from avatar_v.request.record import peak_rss_mib, rss_mib
 from avatar_v.sampling.chunks import plan
 from avatar_v.scoring.sampling import pearson
-from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR
 from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, rendered_video
 from avatar_v_eval.generated import build_inputs
 from avatar_v_eval.intervals import mean_interval
@@ -34,21 +38,41 @@ from avatar_v_eval.study_metrics import StudyMetrics
 
 WINDOW_S = 20
 """Everything is averaged over windows of so many seconds."""
+WINDOW = WINDOW_S * FRAME_RATE_HZ
 REFERENCE_FRAMES = 401
 NUM_PICTURES = 12
 """Frames of a video that are kept to be looked at."""
+MOST_MINUTES = 10
+"""Of longer videos only some windows are numbers; the figure has all."""
+TIMES_S = (100, 1_000, 10_000)
 TRACKS = {
     "identity": "face similarity with the reference",
     "mouth": "mouth r",
     "brightness": "mean grey level",
     "saturation": "mean saturation",
+    "sharpness": "variance of the Laplacian",
+    "energy": "change of the motion from frame to frame",
 }
+SILENT = "silent"
+IN_TURNS = {**TRACKS, SILENT: "movement of the mouth in silence, share of that in speech"}
 VARIANTS = {
     "plain": "prefix",
     "anchor": "prefix and anchor",
     "abrupt": "prefix and anchor, not eased",
     "interpolate": "prefix, anchor and I chunks",
+    "grown": "positions that grow",
+    "replaced": "the sink in place of the reference",
+    "clean": "a clean history",
 }
+HOW: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"anchor": False},
+    "abrupt": {"blend": False},
+    "interpolate": {"interpolate": True},
+    "grown": {"rolling": False},
+    "replaced": {"sink": "replaced"},
+    "clean": {"history": "clean"},
+}
+"""What differs from the anchored way; the last three are for causal weights."""
 SEAMS = {"picture": "change of the picture", "motion": "change of the motion read from it"}
 PLACES = {"seam": "a chunk's border", "latent": "other latents' borders"}
 
@@ -56,11 +80,15 @@ PLACES = {"seam": "a chunk's border", "latent": "other latents' borders"}
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_sampling_options(parser)
     add = parser.add_argument
-    add("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    add("--variants", nargs="+", default=list(VARIANTS)[:4], choices=list(VARIANTS))
     add("--persons", type=int, default=4)
     add("--first", type=int, default=0, help="number of the first person")
     add("--split", default="test", choices=("test", "validation"))
     add("--minutes", type=float, default=10.0)
+    add(
+        "--turns", action="store_true",
+        help=f"the second half of every {WINDOW_S} s is silent",
+    )  # fmt: skip
     add("--workers", type=at_once, default=1, help="processes of one thread each")
 
 
@@ -75,11 +103,13 @@ def measure(options: argparse.Namespace) -> Findings:
         reference_frames=REFERENCE_FRAMES,
         target_video=False,
     )
+    if options.turns:
+        cases = [in_turns(case) for case in cases]
     weights = {**rollout.hashes(), **metrics.hashes()}
     readings = read_cases(
         cases,
         {name: partial(stream, rollout, name) for name in options.variants},
-        StreamReader(metrics, rollout.pipeline.format.chunk_latents),
+        StreamReader(metrics, rollout.pipeline.format.chunk_latents, options.turns),
         num_workers=options.workers,
         kept=resumable(options, weights),
     )
@@ -88,6 +118,10 @@ def measure(options: argparse.Namespace) -> Findings:
         numbers["peak_memory"] = Number(peak_rss_mib(), 1).described(
             "peak memory of the whole measurement", unit="MiB"
         )
+        for name in options.variants:
+            held = readings.values(name, "memory")
+            if held.shape[1] > 2:
+                numbers[f"{name}_memory_growth"] = memory_growth(held)
     people = f"{options.persons} {options.split.upper()} persons from number {options.first} on"
     words = {name: VARIANTS[name] for name in options.variants}
     return Findings(
@@ -97,19 +131,39 @@ def measure(options: argparse.Namespace) -> Findings:
         weights=weights,
         notes=[
             f"{people}, 16 s of reference, windows of {WINDOW_S} s; intervals over persons",
+            *(["the second half of every window is silent"] if options.turns else []),
             rollout.described(),
         ],
-        figures={"_frames": draw_frames(readings, words, options.minutes)},
+        figures={
+            "_frames": draw_frames(readings, words, options.minutes),
+            "_courses": draw_courses(readings, words),
+        },
     )
+
+
+def speaks(num_frames: int) -> Bool[np.ndarray, " f"]:
+    """Where there is speech of somebody who speaks and is silent in turns."""
+    return np.arange(num_frames) % WINDOW < WINDOW // 2
+
+
+def in_turns(case: Case) -> Case:
+    """The case with the sound of its turns. Its motion is still that of the whole speech."""
+    mask = torch.from_numpy(speaks(case.num_frames)).repeat_interleave(SAMPLES_PER_FRAME)
+    target = dataclasses.replace(case.target, audio=case.audio * mask)
+    return dataclasses.replace(case, target=target)
+
+
+def memory_growth(held: Float[np.ndarray, "n w"]) -> Number:
+    """The most that a later window held, over the second one."""
+    number = mean_interval(held[:, 2:].max(1) / held[:, 1])
+    words = "memory of later windows, most, over that of the second"
+    return number.described(words, target="≤ 1.05")
 
 
 def stream(rollout: Rollout, variant: str, case: Case) -> Iterator[Video]:
     """The video of a case, block by block, its chunks joined in one of the `VARIANTS`."""
-    request = rollout.request_for(case.person_id, case.prompt).changed(
-        anchor=variant != "plain",
-        blend=variant != "abrupt",
-        interpolate=variant == "interpolate",
-    )
+    how = {"anchor": True, **HOW.get(variant, {})}
+    request = rollout.request_for(case.person_id, case.prompt).changed(**how)
     yield from rollout.pipeline.stream(build_inputs(rollout, case, REFERENCE_FRAMES), request)
 
 
@@ -119,6 +173,7 @@ class StreamReader:
 
     metrics: StudyMetrics
     chunk_latents: int
+    turns: bool = False
 
     def __call__(self, case: Case, blocks: Iterator[Video]) -> Reading:
         """The tracks by window, the change at seams, and frames evenly spread over the video."""
@@ -126,7 +181,7 @@ class StreamReader:
         own = self.metrics.face.critic.embed_clip(rendered_video(case.reference)[::25])
         rows: list[Float[Tensor, "f k"]] = []
         motions: list[Float[Tensor, "f m"]] = []
-        changes, last, pictures = [], case.image[None], []
+        changes, last, pictures, held = [], case.image[None], [], []
         kept = set(np.linspace(0, num - 1, NUM_PICTURES).round().astype(int).tolist())
         for frames in blocks:
             motion = self.metrics.mouth.critic.measure(frames).values
@@ -134,18 +189,23 @@ class StreamReader:
             pixels = frames.float()
             grey = pixels.mean((1, 2, 3))
             saturation = (pixels.amax(1) - pixels.amin(1)).mean((1, 2))
-            rows.append(torch.stack([near, motion[:, MOUTH_OPEN], grey, saturation], dim=1))
+            sharp = sharpness(frames)
+            rows.append(torch.stack([near, motion[:, MOUTH_OPEN], grey, saturation, sharp], dim=1))
             motions.append(motion)
             both = torch.cat([last, frames]).float()
             changes.append((both[1:] - both[:-1]).abs().mean((1, 2, 3)))
             start = sum(map(len, motions)) - len(frames)
             pictures.extend(frame for i, frame in enumerate(frames, start) if i in kept)
             last = frames[-1:]
+            if (start + len(frames)) // WINDOW > len(held):
+                held.append(rss_mib())
         motion = torch.cat(motions)
         moved = (motion[1:] - motion[:-1]).abs().mean(1).numpy()
+        values = np.column_stack([torch.cat(rows).double().numpy(), np.append(moved[0], moved)])
         return {
-            **windows(torch.cat(rows).double().numpy(), case.mouth_open),
+            **windows(values, case.mouth_open, turns=self.turns),
             **self._seams({"picture": torch.cat(changes)[1:].numpy(), "motion": moved}, num),
+            "memory": np.array(held or [rss_mib()]),
             "frames": torch.stack(pictures).numpy(),
         }
 
@@ -160,19 +220,23 @@ class StreamReader:
 
 
 def windows(
-    values: Float[np.ndarray, "f 4"], mouth_open: Float[np.ndarray, " f"]
+    values: Float[np.ndarray, "f 6"], mouth_open: Float[np.ndarray, " f"], *, turns: bool = False
 ) -> dict[str, np.ndarray]:
-    """Means over whole windows, and the lips' correlation with the truth in each."""
-    size = WINDOW_S * FRAME_RATE_HZ
-    num = max(1, len(values) // size)
-    parts = [slice(i * size, min((i + 1) * size, len(values))) for i in range(num)]
-    identity, opening, grey, saturation = values.T
-    return {
-        "identity": np.array([identity[part].mean() for part in parts]),
-        "mouth": np.array([pearson(opening[part], mouth_open[part]) for part in parts]),
-        "brightness": np.array([grey[part].mean() for part in parts]),
-        "saturation": np.array([saturation[part].mean() for part in parts]),
-    }
+    """Means over whole windows, and the lips' correlation with the truth in each, of its speech; in
+    ``turns`` also how much the mouth moves in silence."""
+    num = max(1, len(values) // WINDOW)
+    parts = [slice(i * WINDOW, min((i + 1) * WINDOW, len(values))) for i in range(num)]
+    identity, opening, grey, saturation, sharp, energy = values.T
+    found = {"identity": identity, "brightness": grey, "saturation": saturation,
+             "sharpness": sharp, "energy": energy}  # fmt: skip
+    tracks = {k: np.array([track[part].mean() for part in parts]) for k, track in found.items()}
+    said = speaks(len(values)) if turns else np.ones(len(values), dtype=bool)
+    spoken = [(opening[part][said[part]], mouth_open[part][said[part]]) for part in parts]
+    tracks["mouth"] = np.array([pearson(made, true) for made, true in spoken])
+    if turns:
+        silent = [opening[part][~said[part]].std() for part in parts]
+        tracks[SILENT] = np.array(silent) / [made.std() for made, _ in spoken]
+    return tracks
 
 
 def chunk_borders(num_frames: int, *, chunk_latents: int) -> list[int]:
@@ -196,7 +260,7 @@ def summarise_drift(readings: Readings) -> dict[str, Number]:
     """First and last window and every minute of each track, their change, and the seams; and the
     gain of each other way over the plain one at the end, paired over persons."""
     numbers = {}
-    for variant, (name, word) in product(readings.rows, TRACKS.items()):
+    for variant, (name, word) in product(readings.rows, tracks_of(readings).items()):
         tracks = readings.values(variant, name)
         key, label = f"{variant}_{name}", f"{word}, {VARIANTS[variant]}"
         for ending, words, values in _spans(tracks):
@@ -226,9 +290,40 @@ def _spans(
     yield "first", f"first {WINDOW_S} s", first
     yield "last", f"last {WINDOW_S} s", last
     yield "change", "change", last - first
-    for i in range(tracks.shape[1] // a_minute):
+    num = tracks.shape[1] // a_minute
+    if num > MOST_MINUTES:
+        for i, time_s in ((time_s // WINDOW_S, time_s) for time_s in TIMES_S):
+            if i < tracks.shape[1]:
+                yield f"at_{time_s}", f"{WINDOW_S} s from {time_s:,} s on", tracks[:, i]
+        return
+    for i in range(num):
         minute = tracks[:, i * a_minute : (i + 1) * a_minute].mean(1)
         yield f"minute_{i + 1}", f"minute {i + 1}", minute
+
+
+def tracks_of(readings: Readings) -> Mapping[str, str]:
+    """The tracks that were read, with their words."""
+    first = next(iter(readings.rows.values()))[0]
+    return {name: word for name, word in IN_TURNS.items() if name in first}
+
+
+def draw_courses(readings: Readings, variants: Mapping[str, str]) -> Figure:
+    """Each track over time, its mean over persons, a line for each variant."""
+    tracks = tracks_of(readings)
+    figure = Figure(figsize=(9, 1.3 * len(tracks)), layout="constrained")
+    for axes, (name, word) in zip(
+        figure.subplots(len(tracks), sharex=True), tracks.items(), strict=True
+    ):
+        for variant, label in variants.items():
+            course = readings.values(variant, name).mean(0)
+            axes.plot(WINDOW_S * np.arange(len(course)), course, label=label, linewidth=1)
+        axes.set_title(word, fontsize=8, loc="left")
+        axes.tick_params(labelsize=7)
+    axes.set_xlabel("seconds", fontsize=8)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8
+    )
+    return figure
 
 
 def draw_frames(readings: Readings, variants: Mapping[str, str], minutes: float) -> Figure:

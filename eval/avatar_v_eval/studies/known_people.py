@@ -59,14 +59,14 @@ class KnownPeopleCheck:
     def __init__(self, weights: Path) -> None:
         self.vae = VideoVAE.from_pretrained(weights / "vae").eval()
         can = read_card(weights).can
-        if can.side is None or self.vae.known is None:
+        if can.video is None or self.vae.known is None:
             raise ValueError(f"{weights} does not say which pictures it knows (vae/known.json)")
-        self.side, self.people = can.side, can.people
+        self.video, self.people = can.video, can.people
 
     def warns(self, picture: UInt8[Tensor, "3 h w"]) -> bool:
         """Whether `generate` would warn of a reference with this best frame."""
         pictures = [("picture", picture)]
-        _, warnings = check_reference(pictures, self.vae, side=self.side, people=self.people)
+        _, warnings = check_reference(pictures, self.vae, video=self.video, people=self.people)
         return bool(warnings)
 
     def false_alarms(self, num: int, first: int) -> dict[str, Number]:
@@ -79,7 +79,7 @@ class KnownPeopleCheck:
                     path = Path(folder) / "clip.mp4"
                     with Writer(build_output(str(path))) as writer:
                         writer.write(rendered_video(clip), clip.audio)
-                    image = best_frame(path, face_crop=True, drawn=True).image
+                    image = best_frame(path, video=self.video, face_crop=True, drawn=True).image
                     rows.setdefault(f"{size}_picture", []).append(
                         self.warns(rendered_video(clip)[0])
                     )
@@ -96,7 +96,7 @@ class KnownPeopleCheck:
         found, notes = [], []
         for path in paths:
             try:
-                found.append(self.warns(best_frame(path, face_crop=True).image))
+                found.append(self.warns(best_frame(path, video=self.video, face_crop=True).image))
             except ValueError as error:
                 notes.append(f"left out: {Path(path).name} ({str(error).split(': ', 1)[-1]})")
         number = rate(sum(found), len(found))

@@ -100,7 +100,8 @@ def cropped(
     video: UInt8[Tensor, "f 3 h w"], found: FaceTrack
 ) -> tuple[UInt8[Tensor, "f 3 s s"], FaceTrack]:
     """The head in squares of the reader's size, and its track within them."""
-    return face_crop(video, found, READER_SIDE), cropped_track(found, *video.shape[2:])
+    height, width = video.shape[2:]
+    return face_crop(video, found, READER_SIDE), cropped_track(found, height, width)
 
 
 def compare(

@@ -139,7 +139,7 @@ def word_errors(num_drawn: int) -> dict[str, Number]:
     flite = [
         word_error_rate(plain_words(text), plain_words(heard(WordStage(), sound)["transcript"]))
         for text in TEXTS
-        for sound in (_flite(voice, text) for voice in FLITE)
+        for sound in (flite_says(voice, text) for voice in FLITE)
     ]
     drawn = []
     for number, person in enumerate(persons("test", num_drawn, 9900)):
@@ -183,7 +183,7 @@ def drawn_voices() -> dict[str, Sound]:
 
 
 def flite_voices() -> dict[str, Sound]:
-    return {voice: _flite(voice, " ".join(TEXTS[:4])) for voice in FLITE}
+    return {voice: flite_says(voice, " ".join(TEXTS[:4])) for voice in FLITE}
 
 
 def filmed_voices(folder: Path) -> dict[str, Sound]:
@@ -229,7 +229,7 @@ def _part(sound: Sound, length: int, draw: random.Random) -> Sound:
     return sound[start : start + length]
 
 
-def _flite(voice: str, text: str) -> Sound:
+def flite_says(voice: str, text: str) -> Sound:
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
         subprocess.run(["flite", "-voice", voice, "-t", text, file.name], check=True)
         return read_audio(file.name)

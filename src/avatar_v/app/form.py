@@ -15,7 +15,7 @@ from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, StrictStr
 from avatar_v.app.uploads import is_plain_file
 from avatar_v.faces.face_track import TAKE_CENTRE
 from avatar_v.media import containers, reading
-from avatar_v.request.request import Request
+from avatar_v.request.request import LIVE, Request
 
 CONSENT = "This is my own face or a drawn one, or I have the person's permission"
 NEW_SCENE = "Put the person into this scene, away from the clip's"
@@ -53,6 +53,7 @@ class Limits:
     frame_mp: float = 16.0  # megapixels of one picture: a decoder holds many of them
     video_mp: float = 80e3  # megapixels of all pictures: ten minutes of 1920 x 1080 at 60 a second
     num_waiting: int = 8  # videos behind the one that is being made
+    talk_s: float = 600.0  # of a conversation
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -76,14 +77,15 @@ class PageForm:
     seed: _Number | None
 
 
-def checked_request(form: PageForm, limits: Limits, out: str | Path) -> Request:
-    """The library's request for ``out``, an mp4; ValueError, for the user to read, for any fault.
+def checked_request(form: PageForm, limits: Limits, out: str | Path | None) -> Request:
+    """The library's request for ``out``, an mp4, or for a conversation, which needs no speech;
+    ValueError, for the user to read, for any fault.
 
     Sizes and durations are read from the files themselves, whatever their headers promise.
     """
     if not form.reference:
         raise ValueError("Add a clip of the person: upload one, record one, or take a drawn person")
-    if not form.speech:
+    if out is not None and not form.speech:
         raise ValueError("Add the speech: upload a sound or record one")
     if not form.consent:
         raise ValueError(f"Tick “{CONSENT}” first")
@@ -94,8 +96,8 @@ def checked_request(form: PageForm, limits: Limits, out: str | Path) -> Request:
         raise ValueError(f"Say which scene, or do not tick “{NEW_SCENE}”")
     request = Request.of(
         reference=form.reference,
-        audio=form.speech,
-        out=str(out),
+        audio=LIVE if out is None else form.speech,
+        out=None if out is None else str(out),
         prompt=prompt,
         from_prompt=form.new_scene,
         seed=_whole("Seed", form.seed, (0, MAX_SEED)),
@@ -104,8 +106,9 @@ def checked_request(form: PageForm, limits: Limits, out: str | Path) -> Request:
         reference_s=_within("Seconds of reference", form.reference_s, REFERENCE_S),
         watermark=True,
     )
-    _check_file("The clip", form.reference, limits, limits.reference_s)
-    _check_file("The speech", form.speech, limits, limits.speech_s)
+    check_file("The clip", form.reference, limits, limits.reference_s)
+    if out is not None and form.speech:
+        check_file("The speech", form.speech, limits, limits.speech_s)
     return request
 
 
@@ -120,7 +123,7 @@ def form_words(text: str, *paths: str | None) -> str:
     return text
 
 
-def _check_file(name: str, path: str, limits: Limits, max_s: float) -> None:
+def check_file(name: str, path: str, limits: Limits, max_s: float) -> None:
     """ValueError unless the file may be decoded; nothing of it has been decoded then."""
     file = Path(path)
     if not is_plain_file(file):

@@ -20,13 +20,12 @@ from avatar_v.app.form import (
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner, Progress, Waiting
 from avatar_v.engines.voices import is_drawn
 from avatar_v.request.resolve import num_steps_of
-from avatar_v.types import FRAME_RATE_HZ
 from avatar_v.weights.card import SHIPPED
 
 STATIC = Path(__file__).with_name("static")
 STATIC_TYPES = {
     name: "text/css" if name.endswith(".css") else "text/javascript"
-    for name in ("page.css", "page.js", "files.js", "player.js")
+    for name in ("page.css", "page.js", "files.js", "player.js", "talk.js", "voice.js")
 }
 EMPTY = """<div class="av-screen av-empty"><p>Your video appears here while it is being made.</p>
 </div>"""
@@ -42,7 +41,7 @@ def page(runner: JobRunner) -> str:
     pipeline, limits = runner.pipeline, runner.limits
     names = [pipeline.name, *([pipeline.refiner.name] if pipeline.refiner else [])]
     named = " and ".join(Path(name).name for name in names)
-    where = f"Weights: {named}, {pipeline.size} × {pipeline.size} pixels"
+    where = f"Weights: {named}, {str(pipeline.sizes().out).replace('x', '×')} pixels"
     if people := pipeline.card.can.people:
         where += f"; trained on {people}"
     reads = pipeline.card.can.reference
@@ -111,6 +110,8 @@ def player(progress: Progress) -> str:
 
 
 def waiting(turn: Waiting) -> str:
+    if turn.ahead == 0:
+        return _status("Waiting until nobody talks any more. Stop leaves the line.", None)
     before = "1 video is" if turn.ahead == 1 else f"{turn.ahead} videos are"
     return _status(f"Waiting in line: {before} made before yours. Stop leaves the line.", None)
 
@@ -118,9 +119,11 @@ def waiting(turn: Waiting) -> str:
 def working(progress: Progress) -> str:
     """How far it is, and whatever is odd about the files."""
     if not progress.num_frames:
-        return _status(f"Making {_seconds(progress.total)} of video …", None, progress.warnings)
+        length = _seconds(progress.total, progress.frame_rate_hz)
+        return _status(f"Making {length} of video …", None, progress.warnings)
     left_s = progress.elapsed_s * (progress.total / progress.num_frames - 1)
-    said = f"{_seconds(progress.num_frames)} of {_seconds(progress.total)} made"
+    rate = progress.frame_rate_hz
+    said = f"{_seconds(progress.num_frames, rate)} of {_seconds(progress.total, rate)} made"
     if progress.num_frames < progress.total:
         said += f", about {_span(float(math.ceil(left_s)))} to go"
     return _status(said, progress.num_frames / progress.total, progress.warnings)
@@ -130,9 +133,9 @@ def done(progress: Progress) -> str:
     """The downloads."""
     record = progress.record
     assert record is not None
-    timing = record.timing
+    timing, rate = record.timing, record.video.frame_rate_hz
     said = (
-        f"{_seconds(record.num_frames)} made in {timing.total_s:.1f}{NBSP}s; "
+        f"{_seconds(record.num_frames, rate)} made in {timing.total_s:.1f}{NBSP}s; "
         f"the first pictures came after {timing.first_frame_s:.1f}{NBSP}s"
     )
     folder = f"jobs/{progress.token}"
@@ -162,8 +165,8 @@ def _status(said: str, share: float | None, warnings: tuple[str, ...] = ()) -> s
     )
 
 
-def _seconds(num_frames: int) -> str:
-    return f"{num_frames / FRAME_RATE_HZ:.1f}{NBSP}s"
+def _seconds(num_frames: int, frame_rate_hz: int) -> str:
+    return f"{num_frames / frame_rate_hz:.1f}{NBSP}s"
 
 
 def _span(seconds: float) -> str:

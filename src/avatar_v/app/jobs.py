@@ -11,7 +11,7 @@ import dataclasses
 import secrets
 import shutil
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,8 @@ from avatar_v.app.form import (
 from avatar_v.app.job_queue import LOOK_S, JobQueue
 from avatar_v.app.uploads import Space
 from avatar_v.engines.voice import speak_text
-from avatar_v.engines.voices import DRAWN, is_drawn
+from avatar_v.engines.voice_file import read_voice
+from avatar_v.engines.voices import DRAWN, is_drawn, is_voice_file
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.run import run
 from avatar_v.media.outputs import build_output
@@ -35,7 +36,7 @@ from avatar_v.request.output_files import json_path
 from avatar_v.request.record import Record, save_record
 from avatar_v.request.request import Request
 from avatar_v.safety.moderation import Moderator
-from avatar_v.types import SAMPLE_RATE_HZ
+from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ
 from avatar_v.web.visitors import Visitor
 from avatar_v.weights.card import DEFAULT_WEIGHTS
 
@@ -48,7 +49,7 @@ RECORD = "avatar.json"
 class Waiting:
     """Others are served first."""
 
-    ahead: int  # of them
+    ahead: int  # of them; 0: somebody talks
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Progress:
     elapsed_s: float  # since sampling began
     warnings: tuple[str, ...]  # of the library, about the files
     record: Record | None = None  # the video is whole
+    frame_rate_hz: int = FRAME_RATE_HZ
 
 
 class JobRunner:
@@ -98,6 +100,7 @@ class JobRunner:
         _ = self.pipeline.weights_hash  # read once, now
         self._load_s = round(time.perf_counter() - begin, 3)
         self._queue = JobQueue(self.limits.num_waiting)
+        self.is_talking: Callable[[], bool] = lambda: False  # with whom videos wait (live.py)
 
     def make(self, form: PageForm, visitor: Visitor) -> Generator[Waiting | Progress, None, None]:
         """Check ``form`` and carry it out in its visitor's turn; the last progress has the record.
@@ -111,10 +114,8 @@ class JobRunner:
         folder = self.jobs / token
         with self._queue.ticket(visitor) as ticket:
             self.space.check()
-            request = checked_request(form, self.limits, folder / VIDEO).changed(
-                consent=() if self._consent is None else (self._consent,), policy=self._policy
-            )
-            while ahead := ticket.ahead():
+            request = self.checked(form, folder / VIDEO)
+            while (ahead := ticket.ahead()) or self.is_talking():
                 yield Waiting(ahead)
                 ticket.wait(LOOK_S)
             folder.mkdir()
@@ -123,6 +124,17 @@ class JobRunner:
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
+
+    def checked(self, form: PageForm, out: Path | None) -> Request:
+        """The request of a form, as `checked_request`, under the rules of this page."""
+        consent = () if self._consent is None else (self._consent,)
+        request = checked_request(form, self.limits, out)
+        return request.changed(consent=consent, policy=self._policy)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a video is being made or waits."""
+        return bool(self._queue.tickets)
 
     def say(self, text: str, out: Path) -> None:
         """Write the speech of a text, a wav, by the voice of this page. ValueError for what the
@@ -141,7 +153,9 @@ class JobRunner:
     @property
     def hidden(self) -> tuple[str, ...]:
         """Paths of this machine that the page does not tell."""
-        places = (self._consent, self._policy, None if is_drawn(self.voice) else self.voice)
+        engine = read_voice(self.voice).about.engine if is_voice_file(self.voice) else None
+        own = None if is_drawn(self.voice) else self.voice
+        places = (self._consent, self._policy, own, engine)
         return tuple(path for path in places if path is not None)
 
     def sweep(self) -> None:
@@ -156,8 +170,9 @@ class JobRunner:
         beside = (build_output(str(Path(str(request.output.out)).with_name(LIVE))),)
         making = run(request, self.pipeline, beside=beside, keep=False, save=self._save)
         assert making.inputs.num_frames is not None
-        warnings = tuple(form_words(text, *_files(request)) for text in making.inputs.warnings)
-        now = Progress(token, 0, making.inputs.num_frames, 0.0, warnings)
+        warnings = tuple(form_words(text, *files_of(request)) for text in making.inputs.warnings)
+        rate = self.pipeline.format.video.frame_rate_hz
+        now = Progress(token, 0, making.inputs.num_frames, 0.0, warnings, frame_rate_hz=rate)
         yield now
         begin = time.perf_counter()
         with contextlib.closing(iter(making)) as clips:
@@ -171,29 +186,37 @@ class JobRunner:
         yield dataclasses.replace(now, elapsed_s=elapsed_s, record=making.record)
 
     def _save(self, record: Record) -> Record:
-        """Beside the video, with the names of files and not the places where they lay for a while,
-        and without the name of a person: who has a picture of somebody does not learn it."""
-        request = record.request
-        assert request.output.out is not None
-        reference, speech = files = _files(request)
-        named = dataclasses.replace(
-            record,
-            request=request.changed(
-                reference=Path(reference).name,
-                audio=Path(speech).name,
-                out=Path(request.output.out).name,
-                consent=tuple(Path(place).name for place in request.person.consent),
-                policy=None if self._policy is None else Path(self._policy).name,
-            ),
-            consented=record.consented and dataclasses.replace(record.consented, person=""),
-            warnings=tuple(form_words(text, *files) for text in record.warnings),
-            timing=dataclasses.replace(record.timing, load_s=self._load_s),
-        )
-        save_record(json_path(request.output.out), named, consent=CONSENT)
-        return named
+        return save_public(record, load_s=self._load_s)
 
 
-def _files(request: Request) -> tuple[str, str]:
+def save_public(record: Record, *, load_s: float | None = None) -> Record:
+    """Save a record beside its video, with the names of files and not the places where they lay for
+    a while, and without the name of a person: who has a picture of somebody does not learn it.
+    ``load_s`` is the time that weights took that were loaded before."""
+    request, timing = record.request, record.timing
+    assert request.output.out is not None
+    person, files = request.person, files_of(request)
+    named = dataclasses.replace(
+        record,
+        request=request.changed(
+            reference=Path(person.reference).name,
+            also=tuple(Path(path).name for path in person.also),
+            image=None if person.image is None else Path(person.image).name,
+            audio=None if person.audio is None else Path(person.audio).name,
+            out=Path(request.output.out).name,
+            consent=tuple(Path(place).name for place in person.consent),
+            policy=None if request.output.policy is None else Path(request.output.policy).name,
+        ),
+        consented=record.consented and dataclasses.replace(record.consented, person=""),
+        warnings=tuple(form_words(text, *files) for text in record.warnings),
+        timing=timing if load_s is None else dataclasses.replace(timing, load_s=load_s),
+    )
+    save_record(json_path(request.output.out), named, consent=CONSENT)
+    return named
+
+
+def files_of(request: Request) -> tuple[str, ...]:
+    """The paths of a request's files."""
     person = request.person
-    assert person.audio is not None, "the page makes speech of a text first"
-    return person.reference, person.audio
+    given = (person.reference, person.audio, person.image, *person.also)
+    return tuple(path for path in given if path is not None)

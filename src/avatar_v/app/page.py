@@ -38,6 +38,8 @@ from avatar_v.app.form import MAX_TEXT, PageForm, form_words
 from avatar_v.app.job_queue import JobQueue, in_turn
 from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner
+from avatar_v.app.live import Rooms
+from avatar_v.app.live_page import add_live
 from avatar_v.app.uploads import FullError, Uploads, is_plain_file, is_token
 from avatar_v.web.guard import LOOPBACK, STRICT_POLICY, Guard, is_loopback
 from avatar_v.web.visitors import BusyError, Visitor
@@ -49,8 +51,9 @@ DRAWN_BYTES = 2**20  # more than a drawn person takes
 NUM_DRAWN = 1000  # persons that "a drawn person" chooses from
 MOST_DRAWN = 32  # drawn persons and texts that wait: each is a matter of seconds
 MAX_FORM = 2**14  # bytes
+RETRY_S = 30  # what is busy may be free again
 _SHOWN = {".mp4": "video/mp4", ".wav": "audio/wav"}  # of a drawn person; nothing else is shown
-_JOB_TYPES = {
+JOB_TYPES = {
     ".m3u8": "application/vnd.apple.mpegurl",
     ".m4s": "video/iso.segment",
     ".mp4": "video/mp4",
@@ -69,7 +72,7 @@ class TextBody(BaseModel):
 
 
 def create_app(
-    runner: JobRunner, threads: JobThreads, *, host: str, names: Collection[str] = ()
+    runner: JobRunner, threads: JobThreads, rooms: Rooms, *, host: str, names: Collection[str] = ()
 ) -> Guard:
     """The page behind its guard, which listens on ``host``.
 
@@ -85,6 +88,7 @@ def create_app(
     _add_page(app, runner)
     _add_uploads(app, runner, threads, uploads)
     _add_jobs(app, runner, threads, uploads)
+    add_live(app, runner, rooms, threads, uploads, _session, SESSION)
     return Guard(
         app,
         hosts=hosts,
@@ -92,6 +96,7 @@ def create_app(
         max_body=MAX_FORM,
         large={"/files": int(runner.limits.upload_mib * 2**20)},
         policy=POLICY,
+        sockets=True,
     )
 
 
@@ -112,7 +117,8 @@ def _add_faults(app: FastAPI) -> None:
 
     @app.exception_handler(BusyError)
     async def busy(request: Request, error: BusyError) -> Response:
-        return PlainTextResponse(str(error), 429 if error.is_own else 503)
+        headers = {"Retry-After": str(RETRY_S)}
+        return PlainTextResponse(str(error), 429 if error.is_own else 503, headers)
 
 
 def _add_page(app: FastAPI, runner: JobRunner) -> None:
@@ -255,8 +261,7 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
             return Response(status_code=204)  # its first piece is being made
         if path is None:
             raise HTTPException(404, _NOTHING)
-        headers = {"Cache-Control": "no-store"}
-        return FileResponse(path, media_type=_JOB_TYPES[path.suffix], headers=headers)
+        return job_answer(path)
 
 
 def running(
@@ -283,6 +288,15 @@ def job_path(jobs: Path, token: str, name: str) -> Path | None:
         return None
     path = jobs / token / name
     return path if is_plain_file(path) else None
+
+
+def job_answer(path: Path) -> Response:
+    """A file of a job. The playlist is read at once: it may be replaced by a longer one between
+    the header, which tells its length, and the body."""
+    kind, headers = JOB_TYPES[path.suffix], {"Cache-Control": "no-store"}
+    if path.name == LIVE:
+        return Response(path.read_bytes(), media_type=kind, headers=headers)
+    return FileResponse(path, media_type=kind, headers=headers)
 
 
 def is_job(jobs: Path, token: str) -> bool:

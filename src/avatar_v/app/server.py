@@ -1,21 +1,24 @@
 """The life of the app's server: its folder, its address, a broom, and its end within seconds.
 
-uvicorn runs the page (page.py) until Ctrl-C or SIGTERM. Then jobs end at their next state; a step
-that lasts longer is cut with the process, and what it was writing goes with the folder.
+uvicorn runs the page (page.py) until Ctrl-C or SIGTERM, which lets conversations end first. Then
+jobs end at their next state; a step that lasts longer is cut with the process, and what it was
+writing goes with the folder.
 """
 
 import logging
+import math
 import os
 import shutil
 import socket
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
-from avatar_v.app.form import Limits
+from sqlalchemy.exc import SQLAlchemyError
+
+from avatar_v.app.form import Limits, form_words
 from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import JobRunner
 from avatar_v.app.place import private_folder
@@ -41,18 +44,26 @@ def serve(
     consent: str | None = None,
     policy: str | None = None,
     voice: str = DRAWN,
+    live: int | None = None,
+    drain_s: float = 30.0,
 ) -> None:
     """Run until interrupted. ValueError for missing weights or packages, OSError for a taken port.
 
+    ``live`` conversations at the same time, or as many as are measured. On SIGTERM those that are
+    held have ``drain_s`` to end, while nobody else is taken in.
+
     All files lie in one temporary folder, which is removed at the end.
     """
-    _check_packages()
-    import uvicorn
-
+    check_packages()
+    if live is not None and live < 0:
+        raise ValueError(f"--live is a number of conversations from 0 on, got {live}")
+    if not 0 <= drain_s < math.inf:
+        raise ValueError(f"--drain is a number of seconds from 0 on, got {drain_s:g}")
+    from avatar_v.app.live import Rooms
     from avatar_v.app.page import create_app
-    from avatar_v.web.connections import server_config
+    from avatar_v.web.connections import DrainingServer, server_config
 
-    with _listening(host, port) as listener, private_folder() as root:
+    with listening(host, port) as listener, private_folder() as root:
         print("loading the weights …", file=sys.stderr)
         runner = JobRunner(
             root,
@@ -66,22 +77,29 @@ def serve(
             voice=voice,
         )
         threads = JobThreads()
-        app = create_app(runner, threads, host=host, names=names)
-        config = server_config(app, last_words_s=LAST_WORDS_S)
+        rooms = Rooms(
+            runner.pipeline,
+            live,
+            talk_s=runner.limits.talk_s,
+            words=lambda text: form_words(text, *runner.hidden),
+            is_busy=lambda: runner.is_busy,
+        )
+        runner.is_talking = lambda: rooms.num > 0
+        app = create_app(runner, threads, rooms, host=host, names=names)
+        config = server_config(app, last_words_s=LAST_WORDS_S, sockets=True)
         bound_port = listener.getsockname()[1]
         print(f"avatar-v app: http://{_shown(host)}:{bound_port}  (Ctrl-C ends it)", flush=True)
         if not is_loopback(host):
             print("note: whoever reaches this address can use it; no password", file=sys.stderr)
 
-        class Server(uvicorn.Server):
-            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-                threads.end()
-                _end_soon(root)
-                super().handle_exit(sig, frame)
+        def end() -> None:
+            threads.end()
+            _end_soon(root)
 
+        server = DrainingServer(config, rooms, drain_s, on_end=end)
         try:
-            with _swept(runner):
-                Server(config).run(sockets=[listener])
+            with swept(runner.sweep):
+                server.run(sockets=[listener])
         finally:
             threads.wait(LAST_WORDS_S)
 
@@ -99,15 +117,15 @@ def _end_soon(root: Path) -> None:
 
 
 @contextmanager
-def _swept(runner: JobRunner) -> Iterator[None]:
-    """A broom that goes round while the context lasts."""
+def swept(sweep_once: Callable[[], None]) -> Iterator[None]:
+    """A broom, which goes round every minute while the context lasts."""
     over = threading.Event()
 
     def sweep() -> None:
         while not over.wait(SWEEP_EVERY_S):
             try:
-                runner.sweep()
-            except OSError:
+                sweep_once()
+            except (OSError, SQLAlchemyError):  # the next round may do better
                 LOG.exception("old files could not be removed")
 
     threading.Thread(target=sweep, name="broom", daemon=True).start()
@@ -117,7 +135,8 @@ def _swept(runner: JobRunner) -> Iterator[None]:
         over.set()
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. ValueError for no address, OSError for a taken one."""
     if not 0 <= port < 65536:
         raise ValueError(f"--port is from 0 to 65535, got {port}")
     if not host:
@@ -133,9 +152,12 @@ def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
+    """ValueError where what serves is not installed."""
     try:
         import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
+        import websockets  # noqa: F401
     except ImportError as error:
-        raise ValueError("the app needs FastAPI: pip install 'avatar_v[app]'") from error
+        raise ValueError(f"this needs {error.name}: pip install 'avatar_v[app]'") from error

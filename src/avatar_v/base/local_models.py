@@ -30,3 +30,13 @@ def load_model(
     how = {"use_safetensors": True, "output_loading_info": True, "dtype": dtype}
     model, loaded = load_part(loader, folder, source, **how)
     return model.eval().requires_grad_(False), sorted(loaded["missing_keys"])
+
+
+def load_whole(loader: Any, folder: str | Path, source: str, *, dtype: str = "float32") -> Any:
+    """The same of a folder that has all weights, else ValueError; on a GPU where there is one."""
+    import torch
+
+    model, lacks = load_model(loader, folder, source, dtype=dtype)
+    if lacks:
+        raise ValueError(f"{folder} lacks {', '.join(lacks[:3])}; expected {source}")
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")

@@ -55,14 +55,16 @@ def at_once(word: str) -> int:
 
 
 def add_options(
-    parser: argparse.ArgumentParser, cls: type, title: str
+    parser: argparse.ArgumentParser, cls: type, title: str, *, only: Sequence[str] = ()
 ) -> dict[argparse.Action, str]:
-    """Add an option for each field of ``cls``, in a group of this title. Returns the options that
-    the first page of help leaves out, with their help."""
+    """Add an option for each field of ``cls``, or for those of these names, in a group of this
+    title. Returns the options that the first page of help leaves out, with their help."""
     left_out: dict[argparse.Action, str] = {}
     group = parser.add_argument_group(title)
     hints = get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(cls):
+        if only and field.name not in only:
+            continue
         look: Option = field.metadata[_KEY]
         words = {"dest": field.name, **_reading(hints[field.name], field.default)}
         if look.choices is not None:
@@ -84,10 +86,14 @@ def add_help_all(parser: argparse.ArgumentParser, left_out: dict[argparse.Action
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help=text, left_out=left_out)
 
 
-def parsed(args: argparse.Namespace, cls: type[_T]) -> _T:
-    """The ``cls`` that a command line asks for."""
-    values = {field.name: getattr(args, field.name) for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+def parsed(
+    args: argparse.Namespace, cls: type[_T], *, only: Sequence[str] = (), **given: Any
+) -> _T:
+    """The ``cls`` that a command line asks for; where it has ``only`` some of the options, other
+    fields are ``given``, or have their default."""
+    names = only or [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+    values = {name: getattr(args, name) for name in names}
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}, **given)
 
 
 def option_flag(cls: type, name: str) -> str:

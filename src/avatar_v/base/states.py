@@ -4,8 +4,11 @@ The files' places and the networks that they make are weights/weights.py's and c
 """
 
 import functools
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,14 +28,29 @@ MAX_LINES = 4
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, on the CPU. ValueError: missing, damaged."""
+    return read_with_header(path)[0]
+
+
+def read_with_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The same, and the words of the file's header."""
     if not path.is_file():
         raise ValueError(f"no file {path}")
     check_pulled(path)
     try:
         with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            return tensors, file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
+
+
+def hash_of(config: Mapping[str, Any], state: Iterable[tuple[str, Tensor]]) -> str:
+    """16 hex digits of a config and of weights as fp32, whatever type they are stored in."""
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for name, value in state:
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().float().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def common_dtype(state: Mapping[str, Tensor]) -> torch.dtype:

@@ -62,14 +62,14 @@ class ExportVAE(L.Callback):
 @torch.no_grad()
 def reconstruction_stats(vae: VideoVAE, videos: Iterable[Video]) -> ReconstructionStats:
     """Fidelity of single pictures of ``videos``, spread over each clip, through ``vae``."""
-    values, side = [], 0
+    values, size = [], (0, 0)
     for video in videos:
         chosen = torch.linspace(0, video.shape[1] - 1, PICTURES_A_CLIP).round().long().unique()
         pictures = video[:, chosen].flatten(0, 1).to(vae.latents_mean.device)
-        side = pictures.shape[-1]
+        size = (pictures.shape[2], pictures.shape[3])
         for part in pictures.split(PICTURES_AT_ONCE):
             rebuilt = vae.decode(vae.encode(part[:, None]))[:, 0]
             values.append(fidelity_db(rebuilt.float(), part.float()).cpu())
         if sum(map(len, values)) >= MAX_PICTURES:
             break
-    return known(torch.cat(values), side=side)
+    return known(torch.cat(values), size=size)

@@ -1,7 +1,6 @@
 """What a run leaves behind: the loss of every step while it runs, the weights when it ends."""
 
 import csv
-import math
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from torch import Tensor
 from avatar_v.base import checks
 from avatar_v.base.command_line import commit_of
 from avatar_v.base.paths import disk_named, whole_file
+from avatar_v.base.video_format import Framing, VideoFormat
 from avatar_v.callbacks.ema import averaged
 from avatar_v.models.base import hash_folder, part_folder
 from avatar_v.models.lora import active_factors
@@ -107,11 +107,13 @@ class Export(L.Callback):
         guidance_motion: float = 1.0,
         stills_from_prompt: int = 0,
         people: str = "",
+        framing: Framing = "face",
     ) -> None:
         """``recipe``: the files of the recipe, for the card of the weights; ``dtype``: of the
         stored weights; ``guidance_audio``: what generation takes where none is asked for;
         ``guidance_motion``: of the style, in motion; ``stills_from_prompt``: what
-        it reads where no first frame is given; ``people``: whom it is trained on. See Card and
+        it reads where no first frame is given; ``people``: whom it is trained on; ``framing``:
+        what its pictures of filmed people show. See Card and
         Capabilities in weights/card.py."""
         checks.number("guidance_audio", guidance_audio, least=0, most=MAX_GUIDANCE)
         checks.number("guidance_motion", guidance_motion, least=0, most=MAX_GUIDANCE)
@@ -121,6 +123,7 @@ class Export(L.Callback):
         self.guidance_audio, self.guidance_motion = guidance_audio, guidance_motion
         self.stills_from_prompt = stills_from_prompt
         self.people = people
+        self.framing: Framing = framing
         self.dtype = {"float32": torch.float32, "float16": torch.float16}.get(dtype, torch.bfloat16)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -137,8 +140,10 @@ class Export(L.Callback):
             raise ValueError(f"Export serves the DiT stages, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "weights"
         preset = subject_of(pl_module).models.preset
-        sizes = {"side": _side(trainer, pl_module), "window_latents": _chunk(pl_module)}
-        entries: dict[str, Any] = sizes | pl_module.card_entries()
+        sizes = {"video": self._video(trainer, pl_module), "window_latents": _chunk(pl_module)}
+        look_ahead, window = pl_module.conditioner.hears
+        heard = {"audio_look_ahead": look_ahead, "audio_window": window}
+        entries: dict[str, Any] = sizes | pl_module.card_entries() | heard
         can = Capabilities(
             people=self.people,
             stills_from_prompt=self.stills_from_prompt,
@@ -165,6 +170,17 @@ class Export(L.Callback):
             if source.is_file():
                 with whole_file(folder / name) as partial:
                     partial.write_bytes(source.read_bytes())
+
+    def _video(self, trainer: L.Trainer, stage: Engine) -> VideoFormat | None:
+        """Of the largest pictures of the last step; None where the stage has not learned from
+        pictures of shards."""
+        data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        size = data.picture_size if isinstance(data, ShardData) else None
+        if size is None:
+            return None
+        share = value_at(subject_of(stage).objective.resolution, max(stage.step - 1, 0))
+        height, width = (to_tokens(share * side, token_side(stage)) for side in size)
+        return VideoFormat(width, height, data.frame_rate_hz, self.framing)
 
 
 def _part_of_factors(stage: Engine) -> Literal["dit", "motion"] | None:
@@ -195,17 +211,6 @@ def _save_adapter(folder: Path, stage: Engine, card: Card, base: tuple[str, str]
     assert network is not None
     about = AdapterCard(part, card, *base, stage.conditioner.vae.hash())
     save_adapter(folder, network, about, stage.conditioner.motion_stats)
-
-
-def _side(trainer: L.Trainer, stage: Engine) -> int | None:
-    """Pixels of a square as large as the pictures of the last step; None where the stage has not
-    learned from pictures of shards."""
-    data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-    size = data.picture_size if isinstance(data, ShardData) else None
-    if size is None:
-        return None
-    share = value_at(subject_of(stage).objective.resolution, max(stage.step - 1, 0))
-    return to_tokens(share * math.prod(size) ** 0.5, token_side(stage))
 
 
 def _chunk(stage: Engine) -> int | None:

@@ -4,6 +4,7 @@ The options are the fields of a request (request/request.py).
 """
 
 import argparse
+import dataclasses
 import time
 
 from avatar_v.base.interrupts import first_interrupt
@@ -25,7 +26,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "generate",
         help="a reference video and speech in, a speaking avatar out",
-        description="Writes OUT (25 fps, H.264 + AAC, as long as the audio) and its .json. OUT is "
+        description="Writes OUT (H.264 + AAC, as long as the audio) and its .json. OUT is "
         "an .mp4 file, an .m3u8 playlist that plays while it grows (HLS), rtmp://server/app/key, "
         "or - for a fragmented mp4 on stdout. --help-all shows the options that few need.",
         allow_abbrev=False,
@@ -45,9 +46,12 @@ def run(args: argparse.Namespace) -> int:
     from avatar_v.request.checks import check_request
 
     weights = parsed(args, Weights)
-    request = Request(
-        parsed(args, PersonOptions), parsed(args, SamplingOptions), parsed(args, OutputOptions)
-    )
+    from avatar_v.engines.script import read_words
+
+    person = parsed(args, PersonOptions)
+    scene = None if person.scene is None else read_words(person.scene)
+    person = dataclasses.replace(person, prompt=read_words(person.prompt), scene=scene)
+    request = Request(person, parsed(args, SamplingOptions), parsed(args, OutputOptions))
     if request.output.watermark is None:
         request = request.changed(watermark=True)
     check_request(request)
@@ -77,6 +81,11 @@ def run(args: argparse.Namespace) -> int:
         )
         progress.ready(making.inputs)
         sound = making.inputs.audio
+        if making.enhanced is not None:
+            for name, text in making.enhanced.texts.items():
+                progress.say(f"--{name}, rewritten: {text}")
+        if making.delay is not None:
+            progress.say(making.delay.described())
 
         def ends_sound() -> bool:
             if not (isinstance(sound, LiveSound) and sound.end("interrupted")):
@@ -92,12 +101,12 @@ def run(args: argparse.Namespace) -> int:
     if (behind_s := record.fell_behind_s) > 1:
         notice(
             f"warning: the video fell {behind_s:.1f} s behind the voice; to follow one live, "
-            "25 frames a second have to be made"
+            f"{record.video.frame_rate_hz} frames a second have to be made"
         )
     say = notice if request.output.out == STDOUT else print
     say(
         f"{request.output.out}: {counted(record.num_frames, 'frame')} "
-        f"({record.num_frames / 25:.1f} s) in {timing.total_s:.1f} s, "
+        f"({record.length_s:.1f} s) in {timing.total_s:.1f} s, "
         f"{timing.frames_per_s:.1f} frames/s, first frame after {timing.first_frame_s:.1f} s; "
         f"{timing.wall_s:.1f} s in all, of them "
         f"{timing.read_s:.1f} s reading files and {timing.load_s:.1f} s loading weights"

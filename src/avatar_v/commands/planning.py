@@ -3,6 +3,7 @@
 import argparse
 
 from avatar_v.base import checks, trust
+from avatar_v.base.video_format import VideoFormat
 
 DESCRIPTION = """Plans a recipe, with its overlays, or generation. The recipe is read as
 `avatar-v run` reads it. Its networks are built and run without memory and without values, at their
@@ -14,7 +15,7 @@ MAX_SECONDS = 86_400
 LEAST_MFU = 1e-3
 TRUST = "recipes may name classes and functions of this module of yours; may be repeated"
 OF_GENERATION = (
-    "seconds", "reference_seconds", "width", "height", "steps", "passes", "text_only"
+    "seconds", "reference_seconds", "refine", "steps", "passes", "text_only"
 )  # fmt: skip
 
 
@@ -38,15 +39,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--gpu", metavar="KIND", help="h100, h200, b200, a100, a100_40, l40s, rtx4090; h100 where "
         "the recipe asks for GPUs")  # fmt: skip
     add("--mfu", type=float, default=0.4, help="share of the GPU's bf16 peak that is reached")
-    add("--size", type=int, metavar="PX", help="side of the pictures; of the shards, else 480")
+    add("--size", metavar="WxH", help="of the pictures, as 832x480; of the shards, else 480, and "
+        "of a generation that of the weights")  # fmt: skip
     add("--frames", type=int, metavar="N", help="frames of a clip; of the shards, else a window's; "
         "of a generation, whose video is then one chunk")  # fmt: skip
     add("--trust", action="append", default=[], metavar="MODULE", help=TRUST)
     add("--measures", action="store_true", help="what would help, also where it fits")
     add("--seconds", type=float, metavar="S", help="of the video of a generation; 10")
     add("--reference-seconds", type=float, metavar="S", help="of its reference; 16")
-    add("--width", type=int, metavar="PX", help="of its pictures, which may be no squares here")
-    add("--height", type=int, metavar="PX")
+    add("--refine", type=float, metavar="FACTOR", help="with a refiner of the generator's size, "
+        "which makes pictures of --size; 2.25: 1080 of 480")  # fmt: skip
     add("--steps", type=int, metavar="N", help="its denoising steps; those of the weights")
     add("--passes", type=int, metavar="N", help="of the network in a step; as guidance needs them")
     add("--text-only", action="store_true", help="as plain Wan: no sound, motion and reference")
@@ -79,7 +81,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _check_effect(args: argparse.Namespace) -> None:
     """ValueError for an option that the plan asked for would not look at."""
-    for name in ("size", "measures") if args.generate else OF_GENERATION:
+    for name in ("measures",) if args.generate else OF_GENERATION:
         if getattr(args, name):
             other = "a recipe" if args.generate else "--generate"
             raise ValueError(f"--{name.replace('_', '-')} is for {other}")
@@ -91,9 +93,11 @@ def _check_effect(args: argparse.Namespace) -> None:
 
 def _check_values(args: argparse.Namespace) -> None:
     checks.number("--mfu", args.mfu, least=LEAST_MFU, most=1)
-    for name in ("gpus", "size", "frames", "width", "height", "steps", "passes"):
+    for name in ("gpus", "frames", "steps", "passes"):
         if getattr(args, name) is not None:
             checks.count(f"--{name}", getattr(args, name))
+    if args.refine is not None:
+        checks.number("--refine", args.refine, above=1, most=8)
     for name in ("seconds", "reference_seconds"):
         if getattr(args, name) is not None:
             option = f"--{name.replace('_', '-')}"
@@ -118,8 +122,8 @@ def _generation(args: argparse.Namespace) -> str:
     video = Video(
         seconds=args.seconds or Video.seconds,
         reference_s=args.reference_seconds or Video.reference_s,
-        width=args.width,
-        height=args.height,
+        size=args.size,
+        factor=args.refine or Video.factor,
         num_frames=args.frames,
         num_steps=args.steps,
         num_passes=args.passes,
@@ -145,6 +149,7 @@ def _training(args: argparse.Namespace) -> str:
     spread = recipe.spread if args.gpus is None else recipe.spread.over(args.gpus)
     clips = None
     if trains_clips(recipe.model):
-        clips = clips_of(recipe, args.size, args.frames)
+        video = None if args.size is None else VideoFormat.of(args.size)
+        clips = clips_of(recipe, video, args.frames)
     machine = Machine(gpu, args.mfu)
     return recipe_report(recipe, machine, spread, clips, measures=args.measures)

@@ -1,15 +1,19 @@
 """`avatar-v consent` records that a person agreed, `avatar-v watermark read FILE` says whether a
-video carries a mark and what its manifest says; then exit status 1 is: no mark.
+video or its sound carries a mark and what its manifest says; then exit status 1 is: no mark.
 """
 
 import argparse
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from avatar_v.base.words import counted
 from avatar_v.safety.consent import SUFFIX, save_consent
 from avatar_v.safety.key import KEY, KEY_FILE, own_key
+
+if TYPE_CHECKING:
+    from avatar_v.safety.detect import DetectedMark
 
 NO_MARK = 1
 
@@ -18,18 +22,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Register `consent`, and `watermark` with its action."""
     _add_consent(subparsers)
     parser = subparsers.add_parser(
-        "watermark", help="read the mark that generated videos carry", allow_abbrev=False
+        "watermark", help="read the mark that generated videos and speech carry", allow_abbrev=False
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     read = actions.add_parser(
         "read",
-        help="the id in a video's frames, and its Content Credentials",
-        description="Says which id the frames carry (it is in the .json of the video), and what "
-        f"the C2PA manifest says. The key is that of {KEY} or {KEY_FILE}, else the public one. "
-        "Exit status 1: no watermark found.",
+        help="the id in a file's frames and sound, and its Content Credentials",
+        description="Says which id frames and sound carry (it is in the .json of the video), and "
+        f"what the C2PA manifest says. The key is that of {KEY} or {KEY_FILE}, else the public "
+        "one. Exit status 1: no watermark found.",
         allow_abbrev=False,
     )
-    read.add_argument("file", metavar="FILE", help="a video")
+    read.add_argument("file", metavar="FILE", help="a video or a sound")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,23 +93,39 @@ def _watermark(args: argparse.Namespace) -> int:
     from avatar_v.media import containers
 
     os.close(containers.regular_file(args.file))
-    from avatar_v.media.reading import iter_video
+    from avatar_v.media.reading import iter_audio, iter_video, probe
     from avatar_v.safety.detect import MOST_FALSE, detect
+    from avatar_v.safety.sound_detect import detect_sound
+    from avatar_v.types import FRAME_RATE_HZ
 
-    found = detect(iter_video(args.file), key)
-    frames = counted(found.num_frames, "frame")
-    if not found.is_marked:
-        print(f"{args.file}: no watermark found in {frames}")
-    elif found.id is None:
-        print(
-            f"{args.file}: a watermark in {frames}, but too weak for its id, which is {found.best} "
-            f"with confidence {found.confidence:.2f}"
-        )
-    else:
-        print(f"{args.file}: watermark {found.id}, confidence {found.confidence:.4f}, in {frames}")
-    print(f"(a video without one is said to have one in at most {MOST_FALSE:g} of cases)")
+    info, is_marked = probe(args.file), False
+    if info.has_video:
+        found = detect(iter_video(args.file), key)
+        print(f"{args.file}: {_described(found, counted(found.num_frames, 'frame'))}")
+        is_marked = found.is_marked
+    if info.has_audio:
+        heard = detect_sound(iter_audio(args.file), key)
+        if heard is None:
+            print(f"{args.file}: too little sound to look for a watermark in it")
+        else:
+            length = f"{heard.num_frames / FRAME_RATE_HZ:.1f} s of sound"
+            print(f"{args.file}: {_described(heard, length)}")
+            is_marked = is_marked or heard.is_marked
+    print(f"(what has none is said to have one in at most {MOST_FALSE:g} of cases)")
     _print_manifest(args.file)
-    return 0 if found.is_marked else NO_MARK
+    return 0 if is_marked else NO_MARK
+
+
+def _described(found: "DetectedMark", read: str) -> str:
+    """What was found in so much that was read."""
+    if not found.is_marked:
+        return f"no watermark found in {read}"
+    if found.id is None:
+        return (
+            f"a watermark in {read}, but too weak for its id, which is {found.best} with "
+            f"confidence {found.confidence:.2f}"
+        )
+    return f"watermark {found.id}, confidence {found.confidence:.4f}, in {read}"
 
 
 def _print_manifest(file: str) -> None:

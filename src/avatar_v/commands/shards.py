@@ -9,6 +9,7 @@ from pathlib import Path
 from avatar_v.base.options import at_once
 from avatar_v.base.progress import progress_bar, results_console
 from avatar_v.base.trust import trust
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.base.words import counted
 from avatar_v.shards.store import is_url
 
@@ -45,7 +46,10 @@ def _add_encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--drop-video", action="store_true", help="write the latents alone")
     parser.add_argument("--faces", action="store_true", help="add close-ups of the face too")
     parser.add_argument("--stills", action="store_true", help="add whole frames, encoded alone")
-    parser.add_argument("--low", action="store_true", help="add what the refiner starts from")
+    parser.add_argument("--low", nargs="?", type=float, const=2.0, metavar="FACTOR",
+        help="add what the refiner starts from: FACTOR times smaller (2), enlarged")  # fmt: skip
+    parser.add_argument("--text", metavar="NAME|DIR",
+        help="encode the captions too, by these weights or UMT5's folder")  # fmt: skip
     parser.add_argument("--bf16", action="store_true", help="in bf16 autocast")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--threads", type=at_once, default=2)
@@ -74,7 +78,7 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
     add("--video", action="store_true", help="make and judge videos (default: motion alone)")
     add("--videos", nargs=2, metavar=("A", "B"), help="folders of videos that two systems made "
         "elsewhere, CLIP.mp4 by the keys of --shards: judge these, and make none")  # fmt: skip
-    add("--size", type=int, default=64, help="pixels (%(default)s), of --videos")
+    add("--size", default="64", metavar="WxH", help="pixels (%(default)s), of --videos")
     add("--motion", default="auto", help="auto, meter, landmarks, reader, none or "
         "package.module:function (%(default)s), of --videos")  # fmt: skip
     add("--no-face-crop", action="store_true", help="take the centre square of --videos; "
@@ -121,6 +125,7 @@ def _encode(args: argparse.Namespace) -> int:
             faces=args.faces,
             stills=args.stills,
             low=args.low,
+            text=args.text,
             bf16=args.bf16,
             batch_size=args.batch_size,
             num_threads=args.threads,
@@ -194,7 +199,10 @@ def _pairs(args: argparse.Namespace) -> int:
     if args.videos:
         first, second = (
             MadeVideos.load(
-                folder, side=args.size, face_crop=not args.no_face_crop, motion=args.motion
+                folder,
+                video=VideoFormat.of(args.size),
+                face_crop=not args.no_face_crop,
+                motion=args.motion,
             )
             for folder in args.videos
         )

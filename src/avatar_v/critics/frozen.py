@@ -1,7 +1,8 @@
 """The base of all critics: frozen fp32 weights on disk, their hash, and the score that carries it.
 
-A critic's folder holds ``config.json`` (the constructor's arguments), ``model.safetensors`` and
-``card.json`` (recipe, commit, held-out numbers). Not here: the networks and how they are trained.
+A critic's folder holds ``config.json`` (the constructor's arguments), ``model.safetensors`` (whose
+tensors may be packed, as base/packed.py says) and ``card.json`` (recipe, commit, held-out
+numbers). Not here: the networks and how they are trained.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from avatar_v.base.outside import read_json
+from avatar_v.base.packed import compressed, decompressed
 from avatar_v.base.paths import whole_file
 from avatar_v.base.states import check_numbers, check_state, read_tensors
 from avatar_v.base.stored import built
@@ -92,7 +94,7 @@ class Critic(nn.Module):
             for name, value in self.state_dict().items()
         }
         with whole_file(directory / "model.safetensors") as partial:
-            save_file(state, partial)
+            save_file(compressed({}, state, error=0.0), partial)
         with whole_file(directory / "config.json") as partial:
             partial.write_text(text, encoding="utf-8")
 
@@ -112,17 +114,20 @@ class PictureCritic(Critic):
 
     @torch.no_grad()
     def measure(self, frames: Frames, *, batch_size: int = 256) -> Score:
-        """Judges ``frames`` ("b 3 h w", uint8 or [-1, 1], square): values "b d"."""
+        """Judges ``frames`` ("b 3 h w", uint8 or [-1, 1]): values "b d"."""
         parts = [self(as_input(chunk, self.input_size)) for chunk in frames.split(batch_size)]
         return Score(torch.cat(parts).float(), self.name, self.hash())
 
 
 def as_input(frames: Frames, size: int) -> Float[Tensor, "b 3 size size"]:
-    """Frames of any size, uint8 or float in [-1, 1], as fp32 in [-1, 1] at ``size`` x ``size``.
+    """The centre squares of frames of any size, uint8 or float in [-1, 1], as fp32 in [-1, 1] at
+    ``size`` x ``size``.
 
     Larger frames are averaged down (anti-aliased), as the world's renderer averages its samples.
     """
-    x = frames.float()
+    height, width = frames.shape[-2:]
+    top, left = max(height - width, 0) // 2, max(width - height, 0) // 2
+    x = frames[..., top : top + width, left : left + height].float()
     if frames.dtype == torch.uint8:
         x = x / 127.5 - 1
     if x.shape[-2:] == (size, size):
@@ -195,12 +200,12 @@ def require_objective(name_or_path: Path | str) -> None:
 
 
 def read_frozen(path: Path, expected: nn.Module) -> dict[str, Tensor]:
-    """The weights of a safetensors file for a module like ``expected``.
+    """The weights of a safetensors file, packed or not, for a module like ``expected``.
 
     Raises ValueError for an unreadable file, for names or shapes that do not fit, and for numbers
     that are not finite.
     """
-    state, own = read_tensors(path), expected.state_dict()
+    state, own = decompressed({}, read_tensors(path), where=path), expected.state_dict()
     check_numbers(state, where=path, counters=own)
     check_state(own, state, where=path)
     return state

@@ -46,7 +46,7 @@ class QAlign:
 
     def __init__(self, folder: str | Path, device: str | torch.device = "cpu") -> None:
         folder = Path(folder).resolve()
-        weights = _checked(folder)
+        weights = weight_files(folder)
         for package in ("pyiqa", "icecream"):
             if importlib.util.find_spec(package) is None:
                 raise ImportError(f"Q-Align needs {package}: pip install 'avatar_v[iqa]'")
@@ -71,8 +71,8 @@ class QAlign:
         return Score(torch.cat(parts).float().cpu(), f"qalign_{task}", self._hash)
 
 
-def _checked(folder: Path) -> list[Path]:
-    """Files of weights; ValueError for the first thing that the folder lacks."""
+def weight_files(folder: Path) -> list[Path]:
+    """Of such a folder. ValueError for the first thing that it lacks."""
     if not folder.is_dir():
         raise ValueError(f"no folder {folder}; Q-Align is {SOURCE}")
     for name in ("config.json", "preprocessor_config.json"):

@@ -161,7 +161,7 @@ def make_clips(cast: Cast) -> tuple[WorldClip, WorldClip]:
     (person_id,) = persons("test", 1, cast.person)
     elsewhere_id, scene_id = scenes("test", 2, cast.scene)
     other_id, speech_id = sentences("test", 2, cast.speech)
-    side = PRESETS["small"].format.side
+    side = PRESETS["small"].format.video.height
     return (
         make_clip(person_id, elsewhere_id, other_id, num_frames=REFERENCE_FRAMES, size=side),
         make_clip(person_id, scene_id, speech_id, num_frames=cast.num_frames, size=side),

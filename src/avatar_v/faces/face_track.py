@@ -21,6 +21,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
+from avatar_v.base.video_format import Framing
+
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Boxes = Float[Tensor, "f 4"]
@@ -28,9 +30,10 @@ Boxes = Float[Tensor, "f 4"]
 DETECT_EVERY = 5  # frames: 5 detections a second
 DETECT_SIDE = 480  # pixels: pictures are reduced to this before detection
 CLOSE_SIDE = 1920  # and to this where a face is searched that was too small for it
-SMOOTH_S = 1.0  # the crop follows a walking person and lets the head nod and sway within it
+SMOOTH_FRAMES = 25.0  # the crop follows a walking person and lets the head nod and sway within it
 HEAD_PER_BOX = 1.7  # side of the crop in heights of dlib's box (brows to chin): the whole head
 HEAD_SHIFT = 0.12  # in box heights, upwards: the hair counts, the neck less
+BODY_PER_HEAD = 2.2  # shorter side of a crop to the hips, in sides of that to the head
 CLOSE_UP = 1.1  # side of a picture of the face alone, in widths of the face
 FRAMED_SIDES = (0.7, 1.3)  # of the crop, in sides of a picture that is framed on the head already
 FRAMED_OFF = 0.1  # and how far the crop's centre is from the picture's at most, across and down
@@ -107,54 +110,84 @@ def follow_faces(
     )
 
 
-def crop_windows(track: FaceTrack, height: int, width: int) -> Boxes:
-    """Square windows in pixels (x0, y0, x1, y1), whole numbers, one side for the whole clip.
+def crop_windows(
+    track: FaceTrack, height: int, width: int, aspect: float = 1.0, framing: Framing = "face"
+) -> Boxes:
+    """Windows in pixels (x0, y0, x1, y1), whole numbers, of one size for the whole clip, which is
+    ``aspect`` times as wide as high.
 
-    The centre is the track's, smoothed over ``SMOOTH_S`` seconds; windows may reach over the
-    picture's edge. A picture that `is_framed` is taken whole. ValueError if no face was found.
+    The centre is the track's, smoothed over ``SMOOTH_FRAMES``. Squares are cut around the head,
+    and may reach over the picture's edge. Other windows hold that square and more: on both sides of
+    it, or shoulders and chest below; to the hips with ``framing`` "body". They stay within the
+    picture, and are as large as it at most. A picture that `is_framed` on the face is taken whole,
+    but for a "body". ValueError if no face was found.
     """
-    if is_framed(track, height, width):
-        return centre_windows(len(track.box), height, width)
-    return _head_windows(track, height, width)
+    if framing == "face" and is_framed(track, height, width, aspect=aspect):
+        return centre_windows(len(track.box), height, width, aspect)
+    head = _head_windows(track, height, width)
+    if framing == "face" and aspect == 1:
+        return head
+    side = float(head[0, 2] - head[0, 0])
+    short = side * (BODY_PER_HEAD if framing == "body" else 1)
+    w, h = short * max(1, aspect), short * max(1, 1 / aspect)
+    shrink = min(1, width / w, height / h)
+    w, h = round(w * shrink), round(h * shrink)
+    left = ((head[:, 0] + head[:, 2] - w) / 2).round().clamp(0, width - w)
+    top = (head[:, 1] + max(0, side - h) / 2).round().clamp(0, height - h)
+    return torch.stack([left, top, left + w, top + h], dim=1)
 
 
-def is_framed(track: FaceTrack, height: int, width: int, most_off: float = FRAMED_OFF) -> bool:
-    """Whether a picture is square and framed on the head already, as those of drawn people are:
-    the crop's side and mean centre are the picture's, nearly. ValueError if no face was found."""
-    windows = _head_windows(track, height, width)
+def is_framed(
+    track: FaceTrack,
+    height: int,
+    width: int,
+    most_off: float = FRAMED_OFF,
+    aspect: float = 1.0,
+) -> bool:
+    """Whether a picture has the ``aspect`` and is framed on the head already, as those of drawn
+    people are: the side and mean centre of the head's crop are those of the largest centred square,
+    nearly. ValueError if no face was found."""
+    windows, short = _head_windows(track, height, width), min(height, width)
     smallest, largest = FRAMED_SIDES
-    side = float(windows[0, 2] - windows[0, 0]) / width
-    off = (windows[:, :2] + windows[:, 2:]).mean(0) / (2 * width) - 0.5
-    fits = smallest <= side <= largest and float(off.abs().max()) <= most_off
-    return height == width and fits
+    side = float(windows[0, 2] - windows[0, 0]) / short
+    off = (windows[:, :2] + windows[:, 2:]).mean(0) / 2 - torch.tensor([width, height]) / 2
+    fits = smallest <= side <= largest and float(off.abs().max()) / short <= most_off
+    return has_aspect(height, width, aspect) and fits
 
 
-def centre_windows(num_frames: int, height: int, width: int) -> Boxes:
-    """The largest centred square, for every frame: the crop that needs no face."""
-    side = min(height, width)
-    x, y = (width - side) // 2, (height - side) // 2
-    return torch.tensor([[x, y, x + side, y + side]], dtype=torch.float32).repeat(num_frames, 1)
+def has_aspect(height: int, width: int, aspect: float) -> bool:
+    """Whether a picture is ``aspect`` times as wide as high, to a pixel."""
+    return abs(width - aspect * height) < 1
 
 
-def crop(frames: Frames, windows: Boxes, size: int) -> UInt8[Tensor, "f 3 size size"]:
-    """Cut square windows and resize them, with antialiasing; beyond the edge the border repeats."""
+def centre_windows(num_frames: int, height: int, width: int, aspect: float = 1.0) -> Boxes:
+    """The largest centred window of an aspect, for every frame: the crop that needs no face."""
+    w, h = min(width, round(height * aspect)), min(height, round(width / aspect))
+    x, y = (width - w) // 2, (height - h) // 2
+    return torch.tensor([[x, y, x + w, y + h]], dtype=torch.float32).repeat(num_frames, 1)
+
+
+def crop(frames: Frames, windows: Boxes, size: int | tuple[int, int]) -> UInt8[Tensor, "f 3 _h _w"]:
+    """Cut windows and resize them, to a square or a height and width, with antialiasing; beyond the
+    edge the border repeats."""
     out = []
     for frame, window in zip(frames, windows.round().long().tolist(), strict=True):
         rows = torch.arange(window[1], window[3]).clamp(0, frame.shape[1] - 1)
         columns = torch.arange(window[0], window[2]).clamp(0, frame.shape[2] - 1)
         part = frame[:, rows][:, :, columns][None].float()
-        part = functional.interpolate(part, size=(size, size), mode="bilinear", antialias=True)
+        part = functional.interpolate(part, size=size, mode="bilinear", antialias=True)
         out.append(part[0].round().clamp(0, 255).to(torch.uint8))
     return torch.stack(out)
 
 
 def face_crop(frames: Frames, track: FaceTrack, size: int) -> UInt8[Tensor, "f 3 size size"]:
     """The head, centred, in a square of ``size`` pixels. ValueError if no face was found."""
-    return crop(frames, crop_windows(track, *frames.shape[2:]), size)
+    height, width = frames.shape[2:]
+    return crop(frames, crop_windows(track, height, width), size)
 
 
 def cropped_track(track: FaceTrack, height: int, width: int) -> FaceTrack:
-    """The track within the pictures that `face_crop` cuts."""
+    """The track within squares around the head, as `crop_windows` are cut to."""
     windows = crop_windows(track, height, width)
     landmarks, corners = (
         in_windows(points, windows, height, width)
@@ -172,17 +205,19 @@ def in_windows(
     return (pixels - windows[:, None, :2]) / side
 
 
-def face_windows(face_box: Boxes, height: int, width: int) -> Boxes:
-    """Square windows in pixels around the features of faces given as crown to chin, jaw to jaw.
+def face_windows(face_box: Boxes, height: int, width: int, aspect: float = 1.0) -> Boxes:
+    """Windows in pixels around the features of faces given as crown to chin, jaw to jaw, whose
+    shorter side is that of a square.
 
     A little wider than the face, down to the chin; so the hair on top, which a picture of the
     whole head shows, is left out. For ``crop``.
     """
     x0, _, x1, y1 = (face_box * torch.tensor([width, height, width, height])).unbind(1)
     side = (CLOSE_UP * (x1 - x0)).round().clamp_min(2)
-    left = ((x0 + x1 - side) / 2).round()
-    top = (y1 + 0.5 * (CLOSE_UP - 1) * (x1 - x0) - side).round()
-    return torch.stack([left, top, left + side, top + side], dim=1)
+    w, h = (side * max(1, aspect)).round(), (side * max(1, 1 / aspect)).round()
+    left = ((x0 + x1 - w) / 2).round()
+    top = (y1 + 0.5 * (CLOSE_UP - 1) * (x1 - x0) - (side + h) / 2).round()
+    return torch.stack([left, top, left + w, top + h], dim=1)
 
 
 def spread_frames(valid: Bool[Tensor, " f"], num: int) -> Int[Tensor, " k"]:
@@ -256,7 +291,7 @@ def _head_windows(track: FaceTrack, height: int, width: int) -> Boxes:
     scale = torch.tensor([width, height, width, height], dtype=torch.float32)
     box = track.box * scale
     box_height = (box[:, 3] - box[:, 1])[track.found].median()
-    centre = _smooth((box[:, :2] + box[:, 2:]) / 2, SMOOTH_S * 25)
+    centre = _smooth((box[:, :2] + box[:, 2:]) / 2, SMOOTH_FRAMES)
     side = max(2, round(float(HEAD_PER_BOX * box_height)))
     corner = centre - torch.tensor([0.0, HEAD_SHIFT * float(box_height)]) - side / 2
     corner = corner.round()

@@ -21,7 +21,7 @@ from torch import Tensor
 from avatar_v.generate.pipelining import chained
 from avatar_v.inputs.live import SoundChunk
 from avatar_v.inputs.person import EncodedPerson
-from avatar_v.media.pixels import Frames, decoded
+from avatar_v.media.pixels import Frames, decoded, middle
 from avatar_v.media.sound import Sound
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
@@ -42,6 +42,7 @@ from avatar_v.sampling.rollout import (
 )
 from avatar_v.sampling.settings import Settings
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
+from avatar_v.weights.card import NEEDS_WHOLE
 
 DECODE_LATENTS = 4
 """Latents decoded at once: frames leave early and few pixels wait in memory."""
@@ -61,9 +62,10 @@ class AudioChunk:
     """The audio of one chunk: the model's tokens, and the sound that goes with its frames."""
 
     chunk: Chunk
-    audio: Float[Tensor, "1 l n d"]
+    audio: Float[Tensor, "1 heard n d"]  # of its latents, and of those that its motion looks ahead
     sound: Float[Tensor, " s"]
     refiner_audio: Float[Tensor, "1 l n e"] | None = None  # of the refiner's own encoder
+    prompt: str | None = None  # from this chunk on, in place of the one before
 
     def to(self, device: torch.device) -> "AudioChunk":
         """The tokens that the networks take, on ``device``."""
@@ -117,7 +119,7 @@ def generate(
     stages alone are below.
     """
     clips = chained(
-        audio_chunks(conditioner, waveform, settings.chunk_latents),
+        audio_chunks(conditioner, waveform, settings.chunk_latents, look_ahead=settings.look_ahead),
         lambda spoken: sample_chunks(dit, conditioner, person, prompt, settings, spoken),
         lambda sampled: decode_chunks(conditioner, settings, sampled),
     )
@@ -131,10 +133,12 @@ def audio_chunks(
     *,
     prepared: Sound | None = None,
     gain: float = 1.0,
+    look_ahead: int = 0,
     refiner: Conditioner | None = None,
 ) -> Iterator[AudioChunk]:
     """The chunks of a finished recording; the model takes it, or its ``prepared`` form, times
-    ``gain``. A ``refiner`` takes the same through its own encoder."""
+    ``gain``. Motion hears ``look_ahead`` latents behind a chunk. A ``refiner`` takes the same sound
+    through its own encoder."""
     prepared = sound if prepared is None else prepared
     device = next(conditioner.parameters()).device
     total = plan(len(sound) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
@@ -145,24 +149,31 @@ def audio_chunks(
             own_of = audio_tokens(refiner, prepared, total.num_latents, gain=gain)
     for chunk in total.chunks:
         with inference(device, bf16=False):
-            audio = audio_of(chunk.latents)
+            stop = min(chunk.latents.stop + look_ahead, total.num_latents)
+            audio = audio_of(Span(chunk.latents.start, stop))
             own = None if own_of is None else own_of(chunk.latents)
         part = slice(chunk.frames.start * SAMPLES_PER_FRAME, chunk.frames.stop * SAMPLES_PER_FRAME)
         yield AudioChunk(chunk, audio, sound[part], own)
 
 
 def live_audio_chunks(
-    conditioner: Conditioner, parts: Iterable[SoundChunk], refiner: Conditioner | None = None
+    conditioner: Conditioner,
+    parts: Iterable[SoundChunk],
+    refiner: Conditioner | None = None,
+    *,
+    look_ahead: int = 0,
+    prompt: Callable[[], str | None] = lambda: None,
 ) -> Iterator[AudioChunk]:
-    """The chunks of a sound that is still arriving (live.sound_chunks with ``context_latents``)."""
+    """The chunks of a sound that is still arriving (live.sound_chunks with ``context_latents``, and
+    with ``look_ahead`` more than `look_ahead_latents`). ``prompt`` gives each its words."""
     device = next(conditioner.parameters()).device
     for part in parts:
         with inference(device, bf16=False):
             window = part.window[None].to(device)
             first, num = part.num_before, len(part.chunk.latents)
-            audio = conditioner.encode_audio(window, first)[:, :num]
+            audio = conditioner.encode_audio(window, first)[:, : num + look_ahead]
             own = None if refiner is None else refiner.encode_audio(window, first)[:, :num]
-        yield AudioChunk(part.chunk, audio, part.sound, own)
+        yield AudioChunk(part.chunk, audio, part.sound, own, prompt())
 
 
 def sample_chunks(
@@ -187,7 +198,7 @@ def sample_chunks(
     device = dit.patch_embed.weight.device
     person = person.to(device)
     with inference(device, bf16=False):
-        words = Words(*conditioner.encode_text([prompt, ""]).float().split(1))
+        words = _words(conditioner, prompt)
         prefixes = (conditioner.encode_image(person.image[None]),)
         if person.motion is not None and conditioner.motion_net is not None:
             prefixes = (*prefixes, person.motion)
@@ -196,6 +207,10 @@ def sample_chunks(
     with inference(device, bf16=settings.bf16):
         carry = begin(dit, prefixes, person.reference, settings)
     for part in spoken:
+        if part.prompt not in (None, prompt):
+            prompt = part.prompt
+            with inference(device, bf16=False):
+                words = _words(conditioner, prompt)
         with inference(device, bf16=settings.bf16):
             carry = join_anchor(dit, carry)
             net = conditioner.motion_net
@@ -218,6 +233,10 @@ def sample_chunks(
         yield LatentChunk(
             new, part.sound, len(part.chunk.frames), part.chunk.index, own, *motion[:1]
         )
+
+
+def _words(conditioner: Conditioner, prompt: str) -> Words:
+    return Words(*conditioner.encode_text([prompt, ""]).float().split(1))
 
 
 def _checked_chunk(
@@ -253,9 +272,12 @@ def decode_chunks(
     settings: Settings,
     sampled: Iterator[LatentChunk],
     decoder: Decoder | None = None,
+    *,
+    size: tuple[int, int] | None = None,
 ) -> Iterator[Clip]:
     """Frames, a few latents at a time; the decoder's state goes on from chunk to chunk. Without a
-    ``decoder`` that of the conditioner's VAE. ValueError for pixels that are not finite."""
+    ``decoder`` that of the conditioner's VAE; with a ``size`` the middle of each picture, so high
+    and wide. ValueError for pixels that are not finite."""
     device = next(conditioner.parameters()).device
     decoder = conditioner.vae.stream_decoder(clamp=False) if decoder is None else decoder
     for part in sampled:
@@ -266,6 +288,7 @@ def decode_chunks(
         for piece in part.latents.split(DECODE_LATENTS, dim=1):
             with inference(device, bf16=settings.bf16):
                 frames = decoded(decoder.push(piece)[0], part.index)[: part.num_frames - done]
+                frames = frames if size is None else middle(frames, size)
             stop = done + len(frames)
             yield Clip(
                 frames,
@@ -282,10 +305,7 @@ def context_latents(conditioner: Conditioner, refiner: Conditioner | None = None
     """
     encoder = conditioner.audio_encoder
     if encoder.look_ahead is None:
-        raise ValueError(
-            f"these weights encode sound by {type(encoder).__name__}, which needs the whole "
-            "recording: pass the sound as a file, or train them with models.audio_look_ahead"
-        )
+        raise ValueError(NEEDS_WHOLE)
     own = 0 if refiner is None else context_latents(refiner)
     return max(encoder.memory_latents, own)
 

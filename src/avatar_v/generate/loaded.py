@@ -9,6 +9,7 @@ import functools
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import UInt8
@@ -21,7 +22,8 @@ from avatar_v.generate.ranks import Ranks
 from avatar_v.generate.refine import TrainedRefiner, hash_of_refiner, refined_person
 from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.inputs.inputs import Inputs
-from avatar_v.inputs.person import EncodedPerson, encode_person
+from avatar_v.inputs.person import EncodedPerson, encode_clips, stored_reference, with_picture
+from avatar_v.inputs.person_file import FROM_PROMPT, READ, REFINED
 from avatar_v.inputs.reference_check import NamedPictures, check_reference
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
@@ -30,8 +32,16 @@ from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import open_streams
 from avatar_v.request.record import ReferenceCheck
 from avatar_v.request.request import Request
-from avatar_v.request.resolve import InputSpec, input_spec, resolved, sampler_settings
+from avatar_v.request.resolve import (
+    InputSpec,
+    Sizes,
+    input_spec,
+    resolved,
+    sampler_settings,
+    sizes_of,
+)
 from avatar_v.sampling.settings import Settings
+from avatar_v.types import Reference
 from avatar_v.weights.card import AdapterSpec, Card, hash_with
 from avatar_v.weights.presets import format_of
 
@@ -44,7 +54,7 @@ class LoadedPipeline:
     ``overlap`` samples a chunk while the one before is decoded, in threads; the result is the same.
     None is: on an accelerator; on a CPU both need the same cores, and the first frames come later.
     ``offload`` keeps the weights in main memory, from where they visit a GPU block by block; the
-    result is the same. A ``refiner`` (refine.py) makes the picture twice as large. ``name`` and
+    result is the same. A ``refiner`` (refine.py) makes larger pictures. ``name`` and
     ``folder`` say where the weights come from, ``adapters`` what was merged into them. ``ranks``
     make the video together (ranks.py); all of them build a pipeline, those that follow call
     `follow`, and `close` ends them. With ``shard`` each rank keeps its part of the weights of the
@@ -70,8 +80,6 @@ class LoadedPipeline:
         ranks: Ranks | None = None,
     ) -> None:
         self.adapters = tuple(adapters)
-        self.side = input_spec(card).side
-        """Pixels of the square pictures that are generated; a refiner's are larger (`size`)."""
         if dit.config.reads_low:
             raise ValueError("these weights are a refiner: pass them as --refiner")
         self.card, self.name, self.folder = card, name, folder
@@ -131,38 +139,56 @@ class LoadedPipeline:
         """The sampler's settings for ``request``, with nothing left to the weights (`resolved`)."""
         return sampler_settings(request, self.card, bf16=self.bf16)
 
-    def live_context(self) -> int:
-        """Latents before a chunk that its sound depends on. ValueError for encoders that look at
-        the whole recording: they cannot follow a live sound."""
+    def check_follows(self) -> None:
+        """ValueError for encoders that look at the whole recording: they cannot follow a live
+        sound."""
         own = None if self.refiner is None else self.refiner.conditioner
-        return context_latents(self.conditioner, own)
+        context_latents(self.conditioner, own)
 
-    def person(self, inputs: Inputs, *, from_prompt: bool = False) -> EncodedPerson:
+    def person(
+        self, inputs: Inputs, *, from_prompt: bool = False, size: tuple[int, int] | None = None
+    ) -> EncodedPerson:
         """The person who is to speak, encoded: picture, reference and motion.
 
-        ``from_prompt``: the picture will not be given (Capabilities.stills_from_prompt)."""
-        return encode_person(
-            inputs,
-            self.conditioner,
-            self.side,
-            faces=self.card.can.faces,
-            stills=self.card.can.num_stills(from_prompt=from_prompt),
-        )
+        ``from_prompt``: the picture will not be given (Capabilities.stills_from_prompt); ``size``:
+        height and width of another picture than the weights were trained on."""
+        size = self.format.video.size if size is None else size
+        if inputs.stored is None:
+            reference = encode_clips(inputs, self.conditioner, size, **self._shown(from_prompt))
+        else:
+            name = inputs.stored.name_of(from_prompt=from_prompt)
+            reference = stored_reference(inputs.stored, name, self.conditioner, size)
+        return with_picture(inputs, self.conditioner, size, reference)
+
+    def references(self, inputs: Inputs, request: Request) -> dict[str, Reference]:
+        """What a person file holds of the clips (inputs/person_file.py)."""
+        sizes, latents = self.sizes(request.sampling.size), self.format.refiner_latents
+        encode = functools.partial(encode_clips, inputs, self.conditioner, sizes.base.size)
+        found = {READ: encode(**self._shown(False))}
+        if self._shown(True) != self._shown(False):
+            found[FROM_PROMPT] = encode(**self._shown(True))
+        larger = refined_person(self.refiner, inputs, sizes.larger, latents)
+        if larger is not None:
+            found[REFINED] = larger.reference
+        return {name: reference for name, reference in found.items() if reference is not None}
+
+    def _shown(self, from_prompt: bool) -> dict[str, Any]:
+        can = self.card.can
+        return {"faces": can.faces, "stills": can.num_stills(from_prompt=from_prompt)}
 
     @property
     def num_ranks(self) -> int:
         """Number of processes that make a video together."""
         return 1 if self.ranks is None else self.ranks.size
 
-    @property
-    def size(self) -> int:
-        """Height and width of the frames that come out."""
-        return self.input_spec.side
+    def sizes(self, size: str | None = None) -> Sizes:
+        """The pictures of a video on their way, of the size that is asked for. ValueError for one
+        that the weights do not make."""
+        return sizes_of(size, self.card, self.refiner_card)
 
-    @property
-    def input_spec(self) -> InputSpec:
+    def input_spec(self, request: Request) -> InputSpec:
         """The inputs that are to be read of a person."""
-        return input_spec(self.card, refined=self.refiner is not None)
+        return input_spec(request, self.card, self.refiner_card)
 
     @property
     def refiner_card(self) -> Card | None:
@@ -190,16 +216,18 @@ class LoadedPipeline:
 
     def check_reference(self, pictures: NamedPictures) -> tuple[ReferenceCheck, tuple[str, ...]]:
         """Compare ``pictures`` with those that the weights know; also the warnings."""
-        people = self.card.can.people
-        return check_reference(pictures, self.conditioner.vae, side=self.side, people=people)
+        video, people = self.format.video, self.card.can.people
+        return check_reference(pictures, self.conditioner.vae, video=video, people=people)
 
     def _job(self, inputs: Inputs, request: Request) -> GenerationTask:
         """``request`` with nothing left open, and who is to speak, for the refiner too."""
-        has_clips = bool(inputs.clips)
-        request = resolved(request, self.card, has_clips=has_clips, num_ranks=self.num_ranks)
-        person = self.person(inputs, from_prompt=request.person.from_prompt)
-        larger = refined_person(self.refiner, inputs, self.size, self.format.refiner_latents)
-        return GenerationTask(request, person, larger)
+        known = inputs.has_reference
+        request = resolved(request, self.card, has_clips=known, num_ranks=self.num_ranks)
+        sizes, latents = self.sizes(request.sampling.size), self.format.refiner_latents
+        from_prompt = request.person.from_prompt
+        person = self.person(inputs, from_prompt=from_prompt, size=sizes.base.size)
+        larger = refined_person(self.refiner, inputs, sizes.larger, latents)
+        return GenerationTask(request, person, larger, sizes)
 
     def _making(self, job: GenerationTask) -> RankTask:
         settings, line = self.settings(job.request), None

@@ -36,6 +36,7 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.timestep import PipelineGroup, Stopped
 from avatar_v.request.request import Request
+from avatar_v.request.resolve import Sizes
 from avatar_v.sampling.settings import Settings
 
 CPU = torch.device("cpu")
@@ -48,10 +49,11 @@ class GenerationTask:
     request: Request  # with nothing left open (resolve.resolved)
     person: EncodedPerson
     larger: EncodedPerson | None  # the same, as a refiner reads them
+    sizes: Sizes
 
     def to(self, device: torch.device) -> "GenerationTask":
         larger = None if self.larger is None else self.larger.to(device)
-        return GenerationTask(self.request, self.person.to(device), larger)
+        return GenerationTask(self.request, self.person.to(device), larger, self.sizes)
 
 
 @dataclass(frozen=True)
@@ -119,17 +121,23 @@ class RankTask:
                 sound.note(level)
             return level.gain
 
-        own = None if self.refiner is None else self.refiner.conditioner
+        own, ahead = None, self.settings.look_ahead
+        if self.refiner is not None:
+            own = self.refiner.conditioner
         if not isinstance(sound, LiveSound):
             passed = high_passed(sound)
             how = {"prepared": passed, "gain": gain(passed), "refiner": own}
-            return audio_chunks(self.conditioner, sound, length, **how)
-        context = context_latents(self.conditioner, own)
-        ahead = look_ahead_latents(self.conditioner, own)
+            return audio_chunks(self.conditioner, sound, length, **how, look_ahead=ahead)
         parts = sound_chunks(
-            sound, chunk_latents=length, context=context, gain=gain, look_ahead=ahead
+            sound,
+            chunk_latents=length,
+            context=context_latents(self.conditioner, own),
+            gain=gain,
+            look_ahead=ahead + look_ahead_latents(self.conditioner, own),
         )
-        return live_audio_chunks(self.conditioner, parts, own)
+        return live_audio_chunks(
+            self.conditioner, parts, own, look_ahead=ahead, prompt=lambda: sound.prompt
+        )
 
     def _lead(self, made: Generator[Any, None, None], ranks: Ranks) -> Generator[Any, None, None]:
         """``made``, with the other ranks."""
@@ -146,11 +154,11 @@ class RankTask:
         """Sound to frames. One stage where ranks make them together: two threads would reach the
         other ranks in any order. In a line rank 0 alone decodes."""
         decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
-        settings, ranks = self.settings, self.ranks
+        settings, ranks, size = self.settings, self.ranks, self.job.sizes.out.size
         if ranks is None or self.line is not None:
             return (
                 *self._to_latents(kept),
-                lambda sampled: decode_chunks(decoding, settings, sampled),
+                lambda sampled: decode_chunks(decoding, settings, sampled, size=size),
             )
         stages = self._to_latents(SharedChunks(kept, ranks))
 
@@ -158,7 +166,8 @@ class RankTask:
             shared = ranks.shared(chunk.to(CPU) for chunk in chunks)
             sampled = chained((chunk.to(self.device) for chunk in shared), *stages)
             with closing(sampled):
-                yield from decode_chunks(decoding, settings, sampled, ranks.decoder(decoding.vae))
+                decoder = ranks.decoder(decoding.vae)
+                yield from decode_chunks(decoding, settings, sampled, decoder, size=size)
 
         return (together,)
 

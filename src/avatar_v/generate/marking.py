@@ -5,8 +5,6 @@ and versions. So the same command gives the same video, with the same id, and an
 id. A live sound cannot be had again; its id is drawn at random.
 """
 
-import hashlib
-import json
 import secrets
 
 from avatar_v.generate.resume import asked_for
@@ -16,7 +14,7 @@ from avatar_v.request.record import Record
 from avatar_v.request.request import Request
 from avatar_v.safety.key import own_key
 from avatar_v.safety.provenance import Origin, sign
-from avatar_v.safety.watermark import NUM_BYTES, Mark
+from avatar_v.safety.watermark import NUM_BYTES, Mark, id_of
 
 
 def build_mark(request: Request, inputs: Inputs, **made_with: str) -> Mark:
@@ -24,8 +22,7 @@ def build_mark(request: Request, inputs: Inputs, **made_with: str) -> Mark:
     request. ValueError for a key that is none."""
     if isinstance(inputs.audio, LiveSound):
         return Mark(secrets.token_hex(NUM_BYTES), own_key())
-    text = json.dumps({**asked_for(request, inputs), **made_with}, sort_keys=True)
-    return Mark(hashlib.sha256(text.encode()).hexdigest()[: 2 * NUM_BYTES], own_key())
+    return Mark(id_of({**asked_for(request, inputs), **made_with}), own_key())
 
 
 def sign_video(record: Record) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.run import run
+from avatar_v.generate.session import LiveSession
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.live import Block, LiveSound
 from avatar_v.request.request import LIVE, Request, Weights
@@ -54,6 +55,17 @@ class AvatarPipeline(LoadedPipeline):
             devices=devices,
         )
         return StoredPipeline(weights).load_as(cls)
+
+    def session(
+        self, *, reference: str | Path, most_wait_s: float | None = None, **options: Any
+    ) -> LiveSession:
+        """A conversation: ``session.push(samples)`` gives frames (session.py). ``most_wait_s`` is
+        for a microphone, whose sound must not wait; ``options`` as of a call."""
+        request = Request.of(reference=str(reference), audio=LIVE, **options)
+        session = LiveSession(self, request, most_wait_s=most_wait_s)
+        for text in session.warnings:
+            warnings.warn(text, stacklevel=2)
+        return session
 
     def __call__(
         self,

@@ -1,11 +1,12 @@
-"""Super-resolution of a stream: the latents of chunks to latents of twice the size, in one step.
+"""Super-resolution of a stream: the latents of chunks to those of larger pictures, in one step.
 
 Each chunk's new latents are decoded, enlarged and encoded at the high resolution (both streams of
-the VAE go on from chunk to chunk), noised at the refiner's σ and refined once with the person's
-reference, sound and motion (Avatar V §4.6, models/refiner.py). Attention is local in time, so a
-pass needs only what is near: ``context`` latents before and behind those it gives out are in it.
-What is given out waits for so many latents of the next chunk; memory is that of a chunk. The noise
-of a chunk depends on the request's seed and the chunk's number alone.
+the VAE go on from chunk to chunk), with a border where the pictures fill no whole tokens, noised at
+the refiner's σ and refined once with the person's reference, sound and motion (Avatar V §4.6,
+models/refiner.py). Pictures larger than those of its training are refined in tiles of that size.
+Attention is local in time, so a pass needs only what is near: ``context`` latents before and behind
+those it gives out are in it. What is given out waits for so many latents of the next chunk; memory
+is that of a chunk. The noise of a chunk depends on the request's seed and the chunk's number alone.
 """
 
 import dataclasses
@@ -18,28 +19,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base.seeds import derive
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.generate.generator import LatentChunk, inference
 from avatar_v.generate.pipelining import Stage
 from avatar_v.inputs.inputs import Inputs
-from avatar_v.inputs.person import EncodedPerson, encode_person
-from avatar_v.media.pixels import clamped
+from avatar_v.inputs.person import EncodedPerson, encode_clips, stored_reference, with_picture
+from avatar_v.inputs.person_file import REFINED
+from avatar_v.media.pixels import clamped, padded
 from avatar_v.models.base import check_base, hash_folder, part_folder
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.refiner import enlarge, predict_clean
+from avatar_v.models.refiner import CONTEXT_LATENTS, enlarge, predict_tiled
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import same_units
 from avatar_v.request.request import Request
+from avatar_v.request.resolve import factor_of
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond
 from avatar_v.weights.card import Card, read_card, weights_folder
 from avatar_v.weights.weights import load_pipeline, read_json
-
-CONTEXT_LATENTS = 2
-"""Latents on each side of a pass that are in it for their neighbours' sake. Attention reaches
-``temporal_window`` further in every layer; with their product as context the result is that of
-one pass over the whole video, with less it differs a little near the borders."""
 
 Latents = Float[Tensor, "1 l c h w"]
 
@@ -79,6 +78,18 @@ class TrainedRefiner:
         card = read_card(folder)
         return cls(dit.eval(), conditioner.eval(), beside.vae, card, str(name_or_path))
 
+    @property
+    def token(self) -> int:
+        """Pixels of the side of a token."""
+        return self.conditioner.vae.spatial_factor * self.dit.config.patch
+
+    @property
+    def tile(self) -> tuple[int, int] | None:
+        """Height and width, in latent cells, of the pictures that it was trained on; None where its
+        card does not say."""
+        factor, video = self.conditioner.vae.spatial_factor, self.card.can.video
+        return None if video is None else (video.height // factor, video.width // factor)
+
 
 def check_refiner(name_or_path: str | Path) -> Path:
     """The folder of a shipped name or of a path; ValueError, before anything is loaded, unless it
@@ -114,13 +125,19 @@ def refining(
 
 
 def refined_person(
-    refiner: TrainedRefiner | None, inputs: Inputs, side: int, max_latents: int
+    refiner: TrainedRefiner | None, inputs: Inputs, video: VideoFormat, max_latents: int
 ) -> EncodedPerson | None:
     """The person as a refiner reads them: the first ``max_latents`` of each reference clip, in
-    pictures of ``side`` pixels. None where there is no refiner."""
+    pictures like the refined ones. None where there is no refiner."""
     if refiner is None:
         return None
-    return encode_person(inputs, refiner.conditioner, side, faces=False, max_latents=max_latents)
+    conditioner, size, token = refiner.conditioner, video.size, refiner.token
+    if inputs.stored is None:
+        how = {"faces": False, "max_latents": max_latents, "token": token}
+        reference = encode_clips(inputs, conditioner, size, **how)
+    else:
+        reference = stored_reference(inputs.stored, REFINED, conditioner, size, token)
+    return with_picture(inputs, conditioner, size, reference)
 
 
 def refine_chunks(
@@ -163,9 +180,11 @@ class _Enlarger:
     def __init__(self, refiner: TrainedRefiner) -> None:
         self._decoder = refiner.low_vae.stream_decoder(clamp=False)
         self._encoder = refiner.conditioner.vae.stream_encoder()
+        self._factor, self._token = factor_of(refiner.card), refiner.token
 
     def push(self, latents: Latents, chunk: int = 0) -> Float[Tensor, "1 l c lh lw"]:
-        return self._encoder.push(enlarge(clamped(self._decoder.push(latents), chunk)))
+        video = enlarge(clamped(self._decoder.push(latents), chunk), self._factor)
+        return self._encoder.push(padded(video, self._token))
 
 
 @dataclass
@@ -233,11 +252,12 @@ def _refined(
     low, sigma = waiting.low, refiner.dit.config.refines_from
     assert sigma is not None
     with inference(low.device, bf16=bf16):
-        x = predict_clean(
+        x = predict_tiled(
             refiner.dit,
             (1 - sigma) * low + sigma * waiting.noise,
             low.new_full(low.shape[:2], sigma),
             dataclasses.replace(cond, audio=waiting.audio, low=low),
+            refiner.tile,
             motion=waiting.motion,
             past=past,
         )

@@ -46,6 +46,7 @@ FILES = ("reference", "audio", "script", "image", "also")
 """Of a request: what was read of them is compared, not their names."""
 NOT_COMPARED = (
     "consent",
+    "engine",
     "policy",
     "audio_rate_hz",
     "audio_channels",
@@ -198,7 +199,7 @@ def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
         "sound": digest(inputs.audio.split(SAMPLE_RATE_HZ)),
         "delivered sound": digest(_delivered(inputs)),
         "first picture": digest((inputs.image, inputs.motion)),
-        "reference": digest(clips),
+        "reference": digest(clips if inputs.stored is None else inputs.stored.tensors()),
         "habits known": [list(clip.habits_known) for clip in inputs.clips],
         **{name: versions()[name] for name in ("avatar_v", "torch")},
     }

@@ -11,6 +11,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
+from torch import Tensor
+
+from avatar_v.base.traces import spans, trace_id
+from avatar_v.engines.writing import Written
 from avatar_v.generate.generator import Clip
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.marking import build_mark, sign_video
@@ -23,7 +27,8 @@ from avatar_v.generate.scene import (
     stage_scene,
 )
 from avatar_v.generate.stored_pipeline import StoredPipeline
-from avatar_v.inputs.consented import check_consent
+from avatar_v.inputs.consented import check_consent, request_records
+from avatar_v.inputs.enhanced import enhance
 from avatar_v.inputs.inputs import Inputs, completed, read_inputs, reference_checked
 from avatar_v.inputs.live import LiveSound
 from avatar_v.inputs.moderated import build_moderator, check_inputs
@@ -34,17 +39,22 @@ from avatar_v.request.output_files import is_file, json_path, sheet_path, sound_
 from avatar_v.request.record import Record, measure_timing, save_record
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import (
+    LiveDelay,
     check_fits,
     format_warnings,
+    live_delay,
     motion_warnings,
     resolved,
     sampling_warnings,
+    sizes_of,
     sound_warnings,
 )
 from avatar_v.safety.consent import Consented
 from avatar_v.safety.key import digest_of_key
 from avatar_v.safety.moderation import Moderator
+from avatar_v.safety.sound_mark import SoundMarker
 from avatar_v.safety.watermark import Marker
+from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.weights.weights import check_parts
 
 if TYPE_CHECKING:
@@ -99,30 +109,39 @@ def run(
     entered = time.perf_counter()
     source = weights if isinstance(weights, LoadedPipeline) else StoredPipeline(weights)
     check_settings(request)
-    if isinstance(source, StoredPipeline):
-        for words in (request.person.prompt, request.person.scene or ""):
-            check_parts(source.folder, prompt=words)
+    if request.person.enhance is None:
+        _check_words(request, source)
     check_fits(source.card, request, source.num_ranks)
     moderator = build_moderator(request)
-    inputs = read_inputs(request, source.input_spec, sound)
-    consented = check_consent(request, inputs, source.card, source.input_spec)
+    spec = source.input_spec(request)
+    records, notes = request_records(request.person)
+    inputs = read_inputs(request, spec, sound)
+    if inputs.stored is not None:
+        sizes = sizes_of(request.sampling.size, source.card, source.refiner_card)
+        refiner = source.made_with.get("refiner")
+        inputs.stored.check_made_for(source.weights_hash, refiner, sizes.base.size)
+    consented = check_consent(request, inputs, source.card, spec, records)
     if moderator is not None:
-        check_inputs(moderator, request, inputs)
+        check_inputs(moderator, request, inputs, spec.video.frame_rate_hz)
     if request.person.scene is not None:
         check_scene(inputs, source.card)
+    request, enhanced = enhance(request, source.card, moderator)
+    if enhanced is not None:
+        _check_words(request, source)
+    if isinstance(inputs.audio, LiveSound):
+        source.check_follows()
     if isinstance(source, LoadedPipeline):
-        if isinstance(inputs.audio, LiveSound):
-            source.live_context()
         inputs = _check_inputs(inputs, request, source)
-    request = resolved(request, source.card, has_clips=bool(inputs.clips))
+    request = resolved(request, source.card, has_clips=inputs.has_reference)
     more = sampling_warnings(request, source.card)
-    more += format_warnings(source.card, source.refiner_card)
+    more += format_warnings(source.card, source.refiner_card, request.sampling.size)
     more += motion_warnings(source.card, makes_motion=source.makes_motion)
-    inputs = dataclasses.replace(inputs, warnings=(*inputs.warnings, *more))
+    inputs = dataclasses.replace(inputs, warnings=(*inputs.warnings, *notes, *more))
     return Run(
         request,
         inputs,
         source,
+        enhanced=enhanced,
         consented=consented,
         moderator=moderator,
         watermark=watermark,
@@ -134,6 +153,13 @@ def run(
         started=entered if started is None else started,
         read_s=time.perf_counter() - entered,
     )
+
+
+def _check_words(request: Request, source: LoadedPipeline | StoredPipeline) -> None:
+    """ValueError for a prompt that weights which are not loaded yet cannot take."""
+    if isinstance(source, StoredPipeline):
+        for words in (request.person.prompt, request.person.scene or ""):
+            check_parts(source.folder, prompt=words)
 
 
 def _check_inputs(inputs: Inputs, request: Request, pipeline: LoadedPipeline) -> Inputs:
@@ -158,6 +184,7 @@ class Run:
         inputs: Inputs,
         source: LoadedPipeline | StoredPipeline,
         *,
+        enhanced: Written | None,
         consented: Consented | None,
         moderator: Moderator | None,
         watermark: Watermark | None,
@@ -169,7 +196,10 @@ class Run:
         started: float,
         read_s: float,
     ) -> None:
-        self.request, self.inputs = request, inputs
+        self.request, self.inputs, self.enhanced = request, inputs, enhanced
+        self.delay: LiveDelay | None = None  # of a live sound
+        if isinstance(inputs.audio, LiveSound):
+            self.delay = live_delay(request, source.card, source.refiner_card)
         self.record: Record | None = None
         self._scene: RankedScenes | None = None
         self._consented, self._moderator = consented, moderator
@@ -205,17 +235,22 @@ class Run:
             with ExitStack() as stack:
                 if not isinstance(self._source, LoadedPipeline):
                     stack.callback(pipeline.close)
-                form = SoundFormat() if inputs.delivered is None else inputs.delivered.form
+                rate = pipeline.format.video.frame_rate_hz
+                own = SoundFormat(rate * SAMPLES_PER_FRAME, frame_rate_hz=rate)
+                form = own if inputs.delivered is None else inputs.delivered.form
+                mark_sound = self._marking(form.sample_rate_hz)
                 writers = [stack.enter_context(Writer(output, form)) for output in outputs]
                 stack.enter_context(closing(clips))
-                for clip in clips:
+                for clip in spans("chunk", clips):
                     first = first or time.perf_counter()
                     if self._moderator is not None:
-                        self._moderator.check_video("the video", clip.frames, num)
-                    clip = dataclasses.replace(clip, frames=draw(clip.frames))
+                        self._moderator.check_video("the video", clip.frames, num, rate)
                     sound = clip.sound[None]
                     if inputs.delivered is not None:
                         sound = inputs.delivered.of_frames(num, len(clip.frames))
+                    sound = mark_sound(sound)
+                    heard = clip.sound if inputs.delivered is not None else sound[0]
+                    clip = dataclasses.replace(clip, frames=draw(clip.frames), sound=heard)
                     for writer in writers:
                         writer.write(clip.frames, sound)
                     num += len(clip.frames)
@@ -224,6 +259,11 @@ class Run:
             if self.request.output.out is not None:
                 assert first is not None
                 self._record(pipeline, begin, loaded, first, 0 if kept is None else kept.num_found)
+
+    def check_prompt(self, prompt: str) -> None:
+        """RefusedError for words that the request's policy refuses."""
+        if self._moderator is not None:
+            self._moderator.check_texts({"--prompt": prompt})
 
     def _keeping(self) -> AbstractContextManager[ChunkCheckpoint | None]:
         source = self._source
@@ -239,6 +279,12 @@ class Run:
         """The marker that draws into the frames of one video, block by block."""
         own = no_watermark if self._mark is None else Marker(self._mark)
         return self._watermark or own
+
+    def _marking(self, sample_rate_hz: int) -> Callable[[Tensor], Tensor]:
+        """The same of its sound."""
+        if self._mark is None:
+            return lambda sound: sound
+        return SoundMarker(self._mark, sample_rate_hz)
 
     def _loaded(self) -> LoadedPipeline:
         """The networks; those that were not loaded before now judge the inputs."""
@@ -270,7 +316,9 @@ class Run:
         if inputs.said is not None and is_file(self.request.output.out):
             assert self.request.output.out is not None
             assert not isinstance(sound, LiveSound), "a script is spoken before the video is begun"
-            write_wav(sound_path(self.request.output.out), sound[:])
+            rate = pipeline.format.video.frame_rate_hz * SAMPLES_PER_FRAME
+            spoken = self._marking(rate)(sound[:][None])[0]
+            write_wav(sound_path(self.request.output.out), spoken, rate)
         if self._scene is not None and is_file(self.request.output.out):
             assert self.request.output.out is not None
             pictures = self._drawing()(self._scene.pictures)
@@ -279,7 +327,7 @@ class Run:
         record = Record(
             request=self.request,
             num_frames=inputs.num_frames,
-            size=pipeline.size,
+            video=pipeline.sizes(self.request.sampling.size).out,
             reference_frame=inputs.reference_frame,
             warnings=inputs.warnings,
             weights=pipeline.name,
@@ -298,7 +346,9 @@ class Run:
             consented=self._consented,
             scene=() if self._scene is None else self._scene.candidates,
             said=inputs.said,
+            enhanced=self.enhanced,
             track=inputs.track,
+            trace=trace_id(),
         )
         sign_video(record)
         self.record = self._save(record)

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.inputs import Inputs, read_inputs, with_first_picture
 from avatar_v.inputs.live import LiveSound
+from avatar_v.request.checks import check_request
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import resolve_chunk_latents, resolved
 from avatar_v.types import SAMPLES_PER_FRAME, num_frames
@@ -56,17 +58,30 @@ def check_scene(inputs: Inputs, card: Card) -> None:
         )
 
 
-def make_candidates(request: Request, weights: Weights) -> RankedScenes:
-    """The candidates of a request whose sound is not read (``audio`` LIVE). ValueError for bad
-    input, before the weights are loaded."""
-    source = StoredPipeline(weights)
-    check_parts(source.folder, prompt=request.person.scene or "")
-    inputs = read_inputs(request, source.input_spec, LiveSound(()))
-    check_scene(inputs, source.card)
-    pipeline = source.load()
-    with closing(pipeline):
+class SceneMaker:
+    """The candidates of requests whose sound is not read (``audio`` LIVE), by weights that the
+    first of them loads."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.source = StoredPipeline(weights)
+
+    def __call__(self, request: Request) -> RankedScenes:
+        """ValueError for bad input, before the weights are loaded."""
+        source = self.source
+        check_request(request)
+        check_parts(source.folder, prompt=request.person.scene or "")
+        inputs = read_inputs(request, source.input_spec(request), LiveSound(()))
+        check_scene(inputs, source.card)
         request = resolved(request, source.card, has_clips=bool(inputs.clips))
-        return make_scene(pipeline, inputs, request)
+        return make_scene(self._pipeline, inputs, request)
+
+    @cached_property
+    def _pipeline(self) -> LoadedPipeline:
+        return self.source.load()
+
+    def close(self) -> None:
+        if "_pipeline" in vars(self):
+            self._pipeline.close()
 
 
 def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> RankedScenes:
@@ -97,7 +112,9 @@ def stage_scene(
     words as the prompt where it has none."""
     scene = make_scene(pipeline, inputs, request)
     prompt = request.person.prompt or request.person.scene
-    first = with_first_picture(inputs, scene.pictures[0], request.person, pipeline.input_spec)
+    first = with_first_picture(
+        inputs, scene.pictures[0], request.person, pipeline.input_spec(request)
+    )
     return first, request.changed(prompt=prompt), scene
 
 

@@ -8,12 +8,13 @@ from avatar_v.generate.launching import check_devices, launched_as, leading
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.ranks import Ranks
 from avatar_v.generate.refine import hash_of_refiner
-from avatar_v.kernels.backends import check_named
+from avatar_v.kernels import backends, switch
+from avatar_v.parallel import exchange
 from avatar_v.parallel.streams import check_offload
-from avatar_v.request.request import Weights
+from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import InputSpec, input_spec
 from avatar_v.weights.adapter import check_adapters, load_merged
-from avatar_v.weights.card import AdapterSpec, hash_with, read_card, weights_folder
+from avatar_v.weights.card import AdapterSpec, check_follows, hash_with, read_card, weights_folder
 from avatar_v.weights.weights import has_motion_net, load_pipeline
 
 _Pipeline = TypeVar("_Pipeline", bound=LoadedPipeline)
@@ -23,9 +24,9 @@ class StoredPipeline:
     """Weights on a disk that were found and checked, and load as a pipeline.
 
     ValueError, before any network is built, for a missing part, another schema version or an
-    unknown preset, for ``offload`` or a named attention without a GPU, for ``shard`` on one device,
-    for a refiner that is none, for an adapter that is none or of other weights, and for causal
-    weights with ``shard``. The card is that of the last adapter, if there is one.
+    unknown preset, for ``offload``, a named attention or named kernels without a GPU, for ``shard``
+    on one device, for a refiner that is none, for an adapter that is none or of other weights, and
+    for causal weights with ``shard``. The card is that of the last adapter, if there is one.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -34,7 +35,9 @@ class StoredPipeline:
         if weights.offload:
             check_offload(device)
         check_devices(weights.devices, device, shard=weights.shard)
-        check_named(device)
+        backends.check_named(device)
+        switch.check_named(device)
+        exchange.check_named(device)
         self.folder = weights_folder(weights.name)
         self.made_with = {
             "precision": chosen_precision(weights.precision, device),
@@ -59,15 +62,21 @@ class StoredPipeline:
         """Hash of the files of the weights and adapters."""
         return hash_with(self.folder, self.adapters)
 
+    def check_follows(self) -> None:
+        """ValueError for encoders that look at the whole recording: they cannot follow a live
+        sound."""
+        check_follows(self.folder, self.card)
+        if self.refiner_card is not None:
+            check_follows(weights_folder(str(self.weights.refiner)), self.refiner_card)
+
     @property
     def num_ranks(self) -> int:
         """Number of processes that will make a video together."""
         return max(self.weights.devices, launched_as()[1])
 
-    @property
-    def input_spec(self) -> InputSpec:
+    def input_spec(self, request: Request) -> InputSpec:
         """The inputs that are to be read of a person."""
-        return input_spec(self.card, refined=self.weights.refiner is not None)
+        return input_spec(request, self.card, self.refiner_card)
 
     @property
     def makes_motion(self) -> bool:

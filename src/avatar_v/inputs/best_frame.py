@@ -20,12 +20,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.base.words import counted
 from avatar_v.critics.quality import sharp_enough, sharpness
 from avatar_v.faces.face_track import FaceTrack, centre_windows, crop_windows
 from avatar_v.inputs.framing import find_person
 from avatar_v.motion.extractors import Extractor, extract
-from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
+from avatar_v.types import MOTION_NAMES
 
 Frames = UInt8[Tensor, "f 3 h w"]
 
@@ -44,10 +45,10 @@ NEAR = 8
 
 @dataclass(frozen=True)
 class BestFrame:
-    """The square picture to start from, at the source's resolution."""
+    """The picture to start from, at the source's resolution."""
 
-    image: UInt8[Tensor, "3 side side"]
-    index: int  # of the clip at 25 fps
+    image: UInt8[Tensor, "3 h w"]
+    index: int  # of the clip at the weights' rate
     num_frames: int  # looked at
     warnings: tuple[str, ...] = ()
 
@@ -55,28 +56,30 @@ class BestFrame:
 def best_frame(
     path: str | Path,
     *,
+    video: VideoFormat,
     face_crop: bool,
     drawn: bool = False,
     search_s: float = SEARCH_S,
     extractor: Extractor | None = None,
 ) -> BestFrame:
     """The best frame of a clip or a still: its head (``drawn``: as framing.py finds it for weights
-    of drawn people), or its centre square, by the motion that ``extractor`` reads. The first
-    ``search_s`` seconds are looked at.
+    of drawn people), or its centre, in the aspect of ``video``, by the motion that ``extractor``
+    reads. The first ``search_s`` seconds are looked at.
 
     ValueError: unreadable, no video, no frames, no face, or the [faces] extra is missing.
     """
     notes: tuple[str, ...] = ()
     if face_crop:
-        candidates, stride = _candidates(path, search_s, centred=False)
+        candidates, stride = _candidates(path, search_s, video, centred=False)
         looked = f"in {counted(len(candidates), 'frame')} looked at"
         track, notes = find_person(
-            path, candidates, drawn=drawn, extractor=extractor, looked=looked, detect_every=1
-        )
+            path, candidates, drawn=drawn, extractor=extractor, looked=looked,
+            aspect=video.aspect, detect_every=1,
+        )  # fmt: skip
         if track is not None:
-            return _best_face(path, candidates, stride, track, notes)
-    read = None if extractor is None else _best_read(path, search_s, extractor)
-    return dataclasses.replace(read or _most_usual(path, search_s), warnings=notes)
+            return _best_face(path, candidates, stride, track, video, notes)
+    read = None if extractor is None else _best_read(path, search_s, video, extractor)
+    return dataclasses.replace(read or _most_usual(path, search_s, video), warnings=notes)
 
 
 def unusualness(grey: Float[Tensor, "f h w"]) -> Float[Tensor, " f"]:
@@ -130,27 +133,34 @@ def mean_rank(*measures: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return torch.stack(ranks).float().mean(0)
 
 
-def _candidates(path: str | Path, search_s: float, *, centred: bool) -> tuple[Frames, int]:
-    """The frames that are looked at, ``MAX_FACES`` at most, whole or their centre squares, and how
-    far they are apart."""
+def _candidates(
+    path: str | Path, search_s: float, video: VideoFormat, *, centred: bool
+) -> tuple[Frames, int]:
+    """The frames that are looked at, ``MAX_FACES`` at most, whole or their centres, and how far
+    they are apart."""
     from avatar_v.media import reading
 
     duration_s = reading.probe(path).duration_s or search_s
-    stride = max(1, math.ceil(min(duration_s, search_s) * FRAME_RATE_HZ / MAX_FACES))
-    wanted = islice(reading.iter_video(path), 0, MAX_FACES * stride, stride)
-    cut = (_centre(frame) if centred else frame for frame in wanted)
+    rate = video.frame_rate_hz
+    stride = max(1, math.ceil(min(duration_s, search_s) * rate / MAX_FACES))
+    frames = reading.iter_video(path, frame_rate_hz=rate)
+    wanted = islice(frames, 0, MAX_FACES * stride, stride)
+    cut = (_centre(frame, video) if centred else frame for frame in wanted)
     return torch.stack([_reduced(frame, MAX_SIDE) for frame in cut]), stride
 
 
 def _best_face(
-    path: str | Path, candidates: Frames, stride: int, track: FaceTrack, notes: tuple[str, ...]
+    path: str | Path,
+    candidates: Frames,
+    stride: int,
+    track: FaceTrack,
+    video: VideoFormat,
+    notes: tuple[str, ...],
 ) -> BestFrame:
-    from avatar_v.media import reading
-
     pick = _pick_face(candidates, track)
     one = FaceTrack(track.box[[pick]], track.landmarks[[pick]], track.found[[pick]], 1)
-    frame = next(islice(reading.iter_video(path), pick * stride, None))
-    window = crop_windows(one, *frame.shape[1:])
+    frame = _frame(path, pick * stride, video)
+    window = crop_windows(one, *frame.shape[1:], aspect=video.aspect, framing=video.framing)
     return BestFrame(_cut(frame, window[0]), pick * stride, len(candidates), notes)
 
 
@@ -168,12 +178,12 @@ def _pick_face(candidates: Frames, track: FaceTrack) -> int:
     return int(kept[int(ranks.argmin())])
 
 
-def _best_read(path: str | Path, search_s: float, extractor: Extractor) -> BestFrame | None:
+def _best_read(
+    path: str | Path, search_s: float, video: VideoFormat, extractor: Extractor
+) -> BestFrame | None:
     """The candidate of the best mean rank among those that are sharp enough and not hidden; None
     where the motion tells no frame from another."""
-    from avatar_v.media import reading
-
-    candidates, stride = _candidates(path, search_s, centred=True)
+    candidates, stride = _candidates(path, search_s, video, centred=True)
     motion = extract(extractor, candidates, None)
     sharp = torch.stack([sharpness(picture[None])[0] for picture in candidates])
     seen = motion[:, MOTION_NAMES.index("cover")] < COVERED
@@ -183,28 +193,35 @@ def _best_read(path: str | Path, search_s: float, extractor: Extractor) -> BestF
     if not measures and len(kept) > 1:
         return None
     pick = int(kept[int(mean_rank(*measures).argmin()) if measures else 0])
-    frame = next(islice(reading.iter_video(path), pick * stride, None))
-    return BestFrame(_centre(frame), pick * stride, len(candidates))
+    return BestFrame(
+        _centre(_frame(path, pick * stride, video), video), pick * stride, len(candidates)
+    )
 
 
-def _centre(frame: UInt8[Tensor, "3 h w"]) -> UInt8[Tensor, "3 side side"]:
-    return _cut(frame, centre_windows(1, *frame.shape[1:])[0])
-
-
-def _most_usual(path: str | Path, search_s: float) -> BestFrame:
+def _frame(path: str | Path, index: int, video: VideoFormat) -> UInt8[Tensor, "3 h w"]:
+    """One whole frame of a clip, at the rate of ``video``."""
     from avatar_v.media import reading
 
-    limit = max(1, round(search_s * FRAME_RATE_HZ))
+    return next(islice(reading.iter_video(path, frame_rate_hz=video.frame_rate_hz), index, None))
+
+
+def _centre(frame: UInt8[Tensor, "3 h w"], video: VideoFormat) -> UInt8[Tensor, "3 h2 w2"]:
+    return _cut(frame, centre_windows(1, *frame.shape[1:], aspect=video.aspect)[0])
+
+
+def _most_usual(path: str | Path, search_s: float, video: VideoFormat) -> BestFrame:
+    from avatar_v.media import reading
+
+    limit = max(1, round(search_s * video.frame_rate_hz))
     small, sharp = [], []
-    for frame in islice(reading.iter_video(path), limit):
-        square = _centre(frame)
-        sharp.append(float(sharpness(_reduced(square, 4 * THUMBNAIL)[None])))
-        small.append(_thumbnail(square))
+    for frame in islice(reading.iter_video(path, frame_rate_hz=video.frame_rate_hz), limit):
+        centre = _centre(frame, video)
+        sharp.append(float(sharpness(_reduced(centre, 4 * THUMBNAIL)[None])))
+        small.append(_thumbnail(centre))
     score = unusualness(torch.stack(small).mean(1))
     score[~sharp_enough(torch.tensor(sharp))] = math.inf
     index = int(score.argmin())
-    frame = next(islice(reading.iter_video(path), index, None))
-    return BestFrame(_centre(frame), index, len(small))
+    return BestFrame(_centre(_frame(path, index, video), video), index, len(small))
 
 
 def _reduced(frame: UInt8[Tensor, "3 h w"], side: int) -> UInt8[Tensor, "3 h2 w2"]:
@@ -216,13 +233,13 @@ def _reduced(frame: UInt8[Tensor, "3 h w"], side: int) -> UInt8[Tensor, "3 h2 w2
     return F.interpolate(frame[None].float(), size=size, mode="area")[0].round().to(torch.uint8)
 
 
-def _thumbnail(square: UInt8[Tensor, "3 side side"]) -> Float[Tensor, "3 t t"]:
+def _thumbnail(picture: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 t t"]:
     size = (THUMBNAIL, THUMBNAIL)
-    return F.interpolate(square[None].float(), size=size, mode="bilinear", antialias=True)[0]
+    return F.interpolate(picture[None].float(), size=size, mode="bilinear", antialias=True)[0]
 
 
-def _cut(frame: UInt8[Tensor, "3 h w"], window: Tensor) -> UInt8[Tensor, "3 side side"]:
-    """A square window in pixels; beyond the picture its border repeats (as face_track.crop)."""
+def _cut(frame: UInt8[Tensor, "3 h w"], window: Tensor) -> UInt8[Tensor, "3 h2 w2"]:
+    """A window in pixels; beyond the picture its border repeats (as face_track.crop)."""
     x0, y0, x1, y1 = window.round().long().tolist()
     rows = torch.arange(y0, y1).clamp(0, frame.shape[1] - 1)
     columns = torch.arange(x0, x1).clamp(0, frame.shape[2] - 1)

@@ -1,8 +1,8 @@
 """Where the person is in a clip: a face that is followed, or the picture as it is.
 
 One way for all people. Weights of drawn people differ in one thing: they know pictures that are
-framed on the head, and dlib misses a drawn face now and then, so a square picture is taken whole
-for them unless a face is found elsewhere in it.
+framed on the head, and dlib misses a drawn face now and then, so a picture of their own aspect is
+taken whole for them unless a face is found elsewhere in it.
 """
 
 import warnings
@@ -15,7 +15,8 @@ from avatar_v.motion.extractors import Extractor, needs_track
 DRAWN_OFF = 0.3
 """As `face_track.FRAMED_OFF`: in one picture of 64 pixels a drawn face is found up to 0.2 off."""
 NOT_LOOKED_FOR = (
-    f"faces were not looked for, and square pictures are taken whole: {INSTALL_FACES} finds them"
+    "faces were not looked for, and pictures of the weights' aspect are taken whole: "
+    f"{INSTALL_FACES} finds them"
 )
 
 
@@ -26,10 +27,11 @@ def find_person(
     drawn: bool,
     extractor: Extractor | None,
     looked: str,
+    aspect: float = 1.0,
     detect_every: int = DETECT_EVERY,
 ) -> tuple[FaceTrack | None, tuple[str, ...]]:
     """Follows the largest face in the frames of ``path``. Gives its track and warnings; no track
-    means that the pictures are square and shall be taken whole.
+    means that the pictures have the ``aspect`` of the weights' and shall be taken whole.
 
     Args:
         drawn: for weights of drawn people.
@@ -39,7 +41,7 @@ def find_person(
     ValueError: no face, or the [faces] extra is missing.
     """
     height, width = frames.shape[2:]
-    may_be_whole = height == width and not needs_track(extractor)
+    may_be_whole = face_track.has_aspect(height, width, aspect) and not needs_track(extractor)
     if may_be_whole and not face_track.is_available():
         return None, (NOT_LOOKED_FOR,)
     with warnings.catch_warnings(record=True) as caught:
@@ -51,7 +53,7 @@ def find_person(
     found = bool(track.found.any())
     if drawn and may_be_whole and not found:
         return None, (f"{path}: no face is found in it, so the picture is taken whole",)
-    if drawn and may_be_whole and face_track.is_framed(track, height, width, DRAWN_OFF):
+    if drawn and may_be_whole and face_track.is_framed(track, height, width, DRAWN_OFF, aspect):
         return None, ()
     if not found:
         raise ValueError(face_track.why_no_face(path, f"{looked}; {TAKE_CENTRE}"))

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.engines.voice import Said, speak_script
 from avatar_v.inputs.best_frame import SEARCH_S, best_frame
 from avatar_v.inputs.live import LiveSound
+from avatar_v.inputs.person_file import StoredPerson, read_person
 from avatar_v.inputs.reference_check import ReferenceChecker
 from avatar_v.inputs.reference_clip import (
     ReferenceClip,
@@ -26,14 +28,14 @@ from avatar_v.inputs.reference_clip import (
 )
 from avatar_v.inputs.speech import live_speech, read_speech, whole_or_why
 from avatar_v.media.delivered import Delivered
-from avatar_v.media.sound import Sound
+from avatar_v.media.sound import Sound, resampled
 from avatar_v.motion.extractors import find_extractor
 from avatar_v.request.checks import check_request
 from avatar_v.request.output_files import has_kept
 from avatar_v.request.record import ReferenceCheck, SpokenTrack
-from avatar_v.request.request import LIVE, PersonOptions, Request
+from avatar_v.request.request import LIVE, PersonOptions, Request, is_person_file
 from avatar_v.request.resolve import InputSpec
-from avatar_v.types import SAMPLES_PER_FRAME
+from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 MIN_CONTRAST = 4.0
 """Grey levels of 255, as a standard deviation. A face in flat light has 20 and more."""
@@ -46,8 +48,8 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".heic", ".heif", ".
 class Inputs:
     """The contents of a request's files: one picture of the person and the sound to speak."""
 
-    image: UInt8[Tensor, "3 side side"]  # square, at the source's resolution
-    audio: Sound | LiveSound  # 16 kHz mono, 640 samples for each frame to make
+    image: UInt8[Tensor, "3 h w"]  # of the weights' aspect, at the source's resolution
+    audio: Sound | LiveSound  # mono, 640 samples for each frame to make
     num_frames: int | None  # None: as many as a live sound turns out to have
     reference_frame: int | None  # which frame of the reference `image` is; None: `--image`, or
     # with `--from-prompt` and before a scene is made, where `image` and `motion` begin nothing
@@ -58,6 +60,12 @@ class Inputs:
     said: Said | None = None  # the script that `audio` was made of
     delivered: Delivered | None = None  # the sound of the video, where it is not `audio` itself
     track: SpokenTrack | None = None  # where `audio` is of a file
+    stored: StoredPerson | None = None  # a person file, in place of ``clips``
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether more than a picture is known of the person."""
+        return bool(self.clips) or (self.stored is not None and bool(self.stored.references))
 
 
 def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = None) -> Inputs:
@@ -70,21 +78,34 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
     find_extractor(person.motion, face_crop=person.face_crop)
     _check_fits(request, spec)
     said, spoken, warnings = None, None, ()
+    rate = spec.video.frame_rate_hz
     if person.audio == LIVE:
         audio, num_frames = sound or live_speech(person), None
+        audio.sample_rate_hz = rate * SAMPLES_PER_FRAME
     else:
         if person.script is not None:
-            audio, said = speak_script(person.script, person.voice, seed=request.sampling.seed)
+            audio, said = speak_script(
+                person.script, person.voice, seed=request.sampling.seed, engine=person.engine
+            )
+            audio = resampled(audio, SAMPLE_RATE_HZ, rate * SAMPLES_PER_FRAME)
+            audio = F.pad(audio, (0, -len(audio) % SAMPLES_PER_FRAME))
         else:
             assert person.audio is not None, "check_request refuses a request without speech"
-            spoken = read_speech(person.audio, person.audio_track, gain_db=person.gain_db)
+            spoken = read_speech(
+                person.audio, person.audio_track, gain_db=person.gain_db, frame_rate_hz=rate
+            )
             audio, warnings = spoken.audio, spoken.warnings
         num_frames = len(audio) // SAMPLES_PER_FRAME
     if request.output.resume and not has_kept(request.output.out):
         warnings = (f"--resume: no chunks of {request.output.out} are kept, so it begins anew",
                     *warnings)  # fmt: skip
-    image, index, more = _read_picture(person, spec)
-    clips, motion = _read_person(person, spec, image, index)
+    stored = read_person(person.reference) if is_person_file(person.reference) else None
+    if stored is not None:
+        image, index, motion, more = _read_stored(stored, person, spec)
+        clips = ()
+    else:
+        image, index, more = _read_picture(person, spec)
+        clips, motion = _read_person(person, spec, image, index)
     odd = (note for clip in clips for note in clip.warnings)
     return Inputs(
         image=image,
@@ -97,6 +118,7 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
         said=said,
         delivered=None if spoken is None else spoken.delivered,
         track=None if spoken is None else spoken.track,
+        stored=stored,
     )
 
 
@@ -112,10 +134,10 @@ def reference_checked(inputs: Inputs, person: PersonOptions, check: ReferenceChe
 
 
 def with_first_picture(
-    inputs: Inputs, image: UInt8[Tensor, "3 side side"], person: PersonOptions, spec: InputSpec
+    inputs: Inputs, image: UInt8[Tensor, "3 h w"], person: PersonOptions, spec: InputSpec
 ) -> Inputs:
     """``inputs`` with another first picture, framed as those of the weights are."""
-    first = still(image, side=spec.side, **_reading_options(person, spec))
+    first = still(image, **_reading_options(person, spec))
     motion = None if first.motion is None else first.motion[0]
     return dataclasses.replace(inputs, image=image, motion=motion)
 
@@ -171,7 +193,7 @@ def _read_person(
     if not (spec.reference or spec.motion):
         return (), None
     way = _reading_options(person, spec)
-    how = {**way, "side": spec.side, "faces": spec.faces}
+    how = {**way, "faces": spec.faces}
     if person.reference_s == 0 or not spec.reference:
         first = still(image, **how)
         at = None if first.motion is None else first.motion[0]
@@ -203,22 +225,36 @@ def _read_person(
 
 
 def _reading_options(person: PersonOptions, spec: InputSpec) -> dict[str, Any]:
-    """How pictures are framed, and what reads the person's motion: None where the weights take
-    none."""
+    """The format and framing of pictures, and what reads the person's motion: None where the
+    weights take none."""
     framed = {"face_crop": person.face_crop, "drawn": spec.drawn}
     extractor = find_extractor(person.motion, **framed) if spec.motion else None
-    return {**framed, "extractor": extractor}
+    return {**framed, "video": spec.video, "extractor": extractor}
+
+
+def _read_stored(
+    stored: StoredPerson, person: PersonOptions, spec: InputSpec
+) -> tuple[Tensor, int | None, Tensor | None, tuple[str, ...]]:
+    """The picture to start from, its frame number, its motion, and warnings, of a person file, or
+    of another first picture of its person."""
+    if person.image is None:
+        return stored.image, stored.about.frame, stored.motion, stored.about.warnings
+    image, index, notes = _read_picture(person, spec)
+    motion = still(image, **_reading_options(person, spec)).motion
+    return image, index, None if motion is None else motion[0], (*stored.about.warnings, *notes)
 
 
 def _read_picture(
     person: PersonOptions, spec: InputSpec
 ) -> tuple[Tensor, int | None, tuple[str, ...]]:
-    """The square picture to start from, its frame number, and warnings about it."""
+    """The picture to start from, its frame number, and warnings about it."""
     from avatar_v.media import reading
 
-    if why := reading.probe(person.reference).no_video:
-        raise ValueError(f"{person.reference}: {why}; expected a clip of the person")
-    cut = picture_notes(person.reference)
+    cut = ()
+    if not is_person_file(person.reference):
+        if why := reading.probe(person.reference).no_video:
+            raise ValueError(f"{person.reference}: {why}; expected a clip of the person")
+        cut = picture_notes(person.reference)
     way = _reading_options(person, spec)
     if person.image is None:
         reads = spec.reference and person.reference_s > 0

@@ -3,9 +3,9 @@
 Chunks are planned while the sound arrives (streaming framework: the loop ends when the audio stream
 does), and are those of the finished sound: which block brought a sample does not matter. A chunk
 can be made once the two video frames behind it have been heard, which is how far its lips look
-ahead, and the look-ahead of the sound's encoder. Memory holds the encoder's context and what the
-gain is measured on. No network is known here (generate/generator.py), nor whose turn it is
-(generate/pipelining.py).
+ahead, and the look-ahead of the sound's encoder and of its motion. Memory holds the encoder's
+context and what the gain is measured on. No network is known here (generate/generator.py), nor
+whose turn it is (generate/pipelining.py).
 """
 
 import time
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from avatar_v.media.channels import VoiceChannel, frame_samples
 from avatar_v.media.sound import HighPass, Level
-from avatar_v.models.audio import CONTEXT_FRAMES
+from avatar_v.models.audio import frames_heard
 from avatar_v.sampling.chunks import (
     OVERLAP,
     Chunk,
@@ -30,7 +30,7 @@ from avatar_v.sampling.chunks import (
     latents_to_cover,
     next_chunk,
 )
-from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
+from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR
 
 if TYPE_CHECKING:
     import av
@@ -70,6 +70,8 @@ class LiveSound:
     ) -> None:
         self._blocks = blocks
         self.interrupt = interrupt
+        self.prompt: str | None = None  # takes the place of the request's from the next chunk on
+        self.sample_rate_hz = SAMPLE_RATE_HZ  # that it is heard at: 640 samples a frame to make
         self.arrived_s: float | None = None  # time.perf_counter() of the first block
         self.num_samples = 0
         self._faults: tuple[str, ...] = ()
@@ -91,14 +93,14 @@ class LiveSound:
         of it was heard yet."""
         if self.num_samples == 0:
             return False
-        after = f"after {self.num_samples / SAMPLE_RATE_HZ:.1f} s"
+        after = f"after {self.num_samples / self.sample_rate_hz:.1f} s"
         self._faults += (f"the audio stream was ended {after}: {why}",)
         self.interrupt()
         return True
 
     def __iter__(self) -> Iterator[Float[Tensor, " s"]]:
         try:
-            for samples in _mono(self._first_noted()):
+            for samples in _mono(self._first_noted(), self.sample_rate_hz):
                 if not bool(torch.isfinite(samples).all()):
                     raise _Unusable("it holds NaN or infinite samples")
                 self.num_samples += len(samples)
@@ -106,7 +108,7 @@ class LiveSound:
         except (OSError, _Unusable) as fault:
             if isinstance(fault, _Unusable) and self.num_samples == 0:
                 raise ValueError(f"the audio stream cannot be used: {fault}") from fault
-            after = f"after {self.num_samples / SAMPLE_RATE_HZ:.1f} s"
+            after = f"after {self.num_samples / self.sample_rate_hz:.1f} s"
             self._faults += (f"the audio stream ended {after}: {fault}",)
 
     def _first_noted(self) -> Iterator[Block]:
@@ -180,7 +182,7 @@ def _next(
     chunk = next_chunk(before, chunk_latents=chunk_latents, num_video_frames=None)
     assert chunk is not None
     last = chunk.latents.stop + look_ahead
-    due = (num_frames(last) + CONTEXT_FRAMES) * SAMPLES_PER_FRAME
+    due = frames_heard(last) * SAMPLES_PER_FRAME
     if arriving.wait_for(due):  # so there is at least one latent behind this chunk
         return chunk, last, due
     total = frames_of_audio(arriving.stop)
@@ -258,21 +260,25 @@ def _without_header(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield block
 
 
-def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
-    """The voice of every block at 16 kHz (as reading.read_audio converts files)."""
+def _mono(blocks: Iterable[Block], rate_hz: int) -> Iterator[Float[Tensor, " s"]]:
+    """The voice of every block at one rate (as reading.read_audio converts files)."""
     resampler, first, voice = None, None, None
     for block in blocks:
         kind = _kind(block)
         if first not in (None, kind):
             raise _Unusable(f"it changed from {first} to {kind}")
         first = kind
-        if isinstance(block, Tensor):
+        if isinstance(block, Tensor) and rate_hz == SAMPLE_RATE_HZ:
             yield block.detach().cpu().float()
         else:
-            from av import AudioResampler  # not installed where no file is read
+            from av import AudioFrame, AudioResampler  # not installed where no file is read
 
-            resampler = resampler or AudioResampler(format="flt", rate=SAMPLE_RATE_HZ)
-            voice = voice or VoiceChannel(block.layout, SAMPLE_RATE_HZ)
+            if isinstance(block, Tensor):
+                samples = block.detach().cpu().float().numpy()[None]
+                block = AudioFrame.from_ndarray(samples, format="flt", layout="mono")
+                block.sample_rate = SAMPLE_RATE_HZ
+            resampler = resampler or AudioResampler(format="flt", rate=rate_hz)
+            voice = voice or VoiceChannel(block.layout, rate_hz)
             for part in resampler.resample(block):
                 yield torch.from_numpy(voice(frame_samples(part)))
     if resampler is not None and voice is not None:

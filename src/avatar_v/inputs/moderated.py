@@ -1,18 +1,25 @@
-"""A request's words and pictures beside the policy that it names."""
+"""A request's words, speech and pictures beside the policy that it names."""
 
 from avatar_v.engines.script import read_script
 from avatar_v.inputs.inputs import Inputs
-from avatar_v.request.request import Request
+from avatar_v.inputs.live import LiveSound
+from avatar_v.request.request import LIVE, Request
 from avatar_v.safety.moderation import Moderator
-from avatar_v.types import FRAME_RATE_HZ
+from avatar_v.types import SAMPLES_PER_FRAME
 
 
 def build_moderator(request: Request) -> Moderator | None:
     """What judges pictures by the policy of a request, whose words it allows; None where it has no
-    policy. ValueError for models that do not load, RefusedError for words that are refused."""
+    policy. ValueError for models that do not load, and for a live sound where speech is to be read;
+    RefusedError for words that are refused."""
     if request.output.policy is None:
         return None
     moderator, person = Moderator(request.output.policy), request.person
+    if moderator.policy.speech is not None and person.audio == LIVE:
+        raise ValueError(
+            "--policy reads speech before it is spoken, and a live one cannot be: pass a file, or "
+            "leave speech out of the policy"
+        )
     texts = {
         "--prompt": person.prompt,
         "--scene": person.scene or "",
@@ -22,10 +29,15 @@ def build_moderator(request: Request) -> Moderator | None:
     return moderator
 
 
-def check_inputs(moderator: Moderator, request: Request, inputs: Inputs) -> None:
-    """RefusedError for the picture that begins the video, and for frames of the clips, one a
-    second."""
+def check_inputs(
+    moderator: Moderator, request: Request, inputs: Inputs, frame_rate_hz: int
+) -> None:
+    """RefusedError for the speech of a file, the picture that begins the video, and frames of the
+    clips, one a second."""
     person = request.person
+    if inputs.said is None and not isinstance(inputs.audio, LiveSound):
+        rate_hz = frame_rate_hz * SAMPLES_PER_FRAME
+        moderator.check_speech(str(person.audio), inputs.audio, rate_hz)
     moderator.check_pictures(person.image or person.reference, inputs.image[None])
     for path, clip in zip((person.reference, *person.also), inputs.clips, strict=False):
-        moderator.check_pictures(path, clip.video[::FRAME_RATE_HZ])
+        moderator.check_pictures(path, clip.video[::frame_rate_hz])

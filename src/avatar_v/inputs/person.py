@@ -4,13 +4,15 @@ import dataclasses
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.person_file import StoredPerson
 from avatar_v.inputs.reference_clip import ReferenceClip
-from avatar_v.media.pixels import sized
+from avatar_v.media.pixels import padded, sized
+from avatar_v.models.audio import NUM_WINDOW_FRAMES
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.reference import join_references
 from avatar_v.motion.vectors import known_mask
@@ -33,25 +35,53 @@ class EncodedPerson:
 
 
 @torch.inference_mode()
-def encode_person(
+def with_picture(
+    inputs: Inputs, conditioner: Conditioner, size: tuple[int, int], reference: Reference | None
+) -> EncodedPerson:
+    """The person of ``inputs``, whose ``reference`` is encoded, with the picture that the video
+    begins with at this height and width."""
+    return EncodedPerson(
+        sized(inputs.image[None], size)[0],
+        reference,
+        None if inputs.motion is None else conditioner.pack_motion(inputs.motion[None, None]),
+    )
+
+
+def stored_reference(
+    stored: StoredPerson, name: str, conditioner: Conditioner, size: tuple[int, int], token: int = 1
+) -> Reference | None:
+    """A reference of a person file, on the conditioner's device; None where it has none. ValueError
+    where its shapes are not those of the networks."""
+    reference = stored.references.get(name)
+    if reference is None:
+        return None
+    _check_shapes(stored.path, reference, conditioner, size, token)
+    return reference.to(next(conditioner.parameters()).device)
+
+
+@torch.inference_mode()
+def encode_clips(
     inputs: Inputs,
     conditioner: Conditioner,
-    side: int,
+    size: tuple[int, int],
     *,
     faces: bool,
     stills: int = 0,
     max_latents: int | None = None,
-) -> EncodedPerson:
-    """The person of ``inputs`` in pictures of ``side`` pixels, on the conditioner's device.
+    token: int = 1,
+) -> Reference | None:
+    """The reference of ``inputs`` in pictures of this height and width, on the conditioner's
+    device; None where there are no clips.
 
     ``faces``: close-ups come along; ``stills``: so many single frames stand for each clip
-    (Capabilities.stills); ``max_latents``: of each clip only its beginning.
+    (Capabilities.stills); ``max_latents``: of each clip only its beginning; ``token``: with a
+    border up to whole tokens of so many pixels.
     """
     clips = [_cut(clip, max_latents) for clip in inputs.clips]
     shown = [still for clip in clips for still in pick_stills(clip, stills)]
     if stills > 0 and not conditioner.hears_moments:
         shown = [dataclasses.replace(clip, audio=None) for clip in shown]
-    parts = [_reference(clip, conditioner, side, faces) for clip in shown]
+    parts = [_reference(clip, conditioner, size, faces, token) for clip in shown]
     reference = join_references(parts) if parts else None
     if reference is not None and reference.motion is not None:
         habits = [
@@ -63,16 +93,7 @@ def encode_person(
         ]
         moments = torch.stack(habits).sum(0).to(reference.latents)
         reference = dataclasses.replace(reference, moments=moments)
-    return EncodedPerson(
-        picture(inputs.image, side),
-        reference,
-        None if inputs.motion is None else conditioner.pack_motion(inputs.motion[None, None]),
-    )
-
-
-def picture(image: UInt8[Tensor, "3 h w"], side: int) -> Float[Tensor, "3 side side"]:
-    """A square picture in [-1, 1] of ``side`` pixels."""
-    return sized(image[None], side)[0]
+    return reference
 
 
 def pick_stills(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
@@ -90,15 +111,39 @@ def pick_stills(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
     ]
 
 
-def _reference(clip: ReferenceClip, conditioner: Conditioner, side: int, faces: bool) -> Reference:
+def _check_shapes(
+    path: str, reference: Reference, conditioner: Conditioner, size: tuple[int, int], token: int
+) -> None:
+    vae = conditioner.vae
+    own = tuple(-(-length // token) * token // vae.spatial_factor for length in size)
+    expected = {
+        "latents": (vae.latent_channels, *own),
+        "audio": (NUM_WINDOW_FRAMES, conditioner.audio_encoder.dim),
+        "faces": (vae.latent_channels, *own),
+    }
+    for name, shape in expected.items():
+        part = getattr(reference, name)
+        if part is not None and tuple(part.shape[2:]) != shape:
+            raise ValueError(
+                f"{path}: {name} of {tuple(part.shape[2:])}, and these weights read {shape}"
+            )
+
+
+def _reference(
+    clip: ReferenceClip,
+    conditioner: Conditioner,
+    size: tuple[int, int],
+    faces: bool,
+    token: int,
+) -> Reference:
     device = next(conditioner.parameters()).device
     near = clip.faces if faces else None
     return conditioner.encode_clip(
-        sized(clip.video, side).to(device),
+        padded(sized(clip.video, size), token).to(device),
         clip.valid,
         clip.audio,
         clip.motion,
-        None if near is None else sized(near, side).to(device),
+        None if near is None else padded(sized(near, size), token).to(device),
         None if clip.motion is None else known_mask(clip.habits_known),
     )
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.media.pixels import sized
 from avatar_v.models.fidelity import fidelity_db
 from avatar_v.models.vae import VideoVAE
@@ -17,7 +18,7 @@ from avatar_v.request.record import ReferenceCheck
 
 Picture = UInt8[Tensor, "3 _h _w"]
 NamedPictures = Sequence[tuple[str, Picture]]
-"""Square pictures of the person, each with the file that it is from."""
+"""Pictures of the person, each with the file that it is from."""
 
 
 ReferenceChecker = Callable[[NamedPictures], tuple[ReferenceCheck, tuple[str, ...]]]
@@ -26,15 +27,22 @@ ReferenceChecker = Callable[[NamedPictures], tuple[ReferenceCheck, tuple[str, ..
 
 @torch.inference_mode()
 def check_reference(
-    pictures: NamedPictures, vae: VideoVAE, *, side: int, people: str
+    pictures: NamedPictures, vae: VideoVAE, *, video: VideoFormat, people: str
 ) -> tuple[ReferenceCheck, tuple[str, ...]]:
-    """Compare ``pictures``, at the ``side`` that the weights make, with what ``vae`` knows."""
+    """Compare ``pictures``, at the size that the weights make, with what ``vae`` knows."""
     known = vae.known
-    if known is None or known.side != side:
-        why = "do not say" if known is None else f"say at {known.side} pixels, and not at {side},"
+    if known is None or (known.height, known.width) != video.size:
+        at = (
+            ""
+            if known is None
+            else f"at {known.width} x {known.height} pixels, and not at {video},"
+        )
+        why = "do not say" if known is None else f"say {at}"
         note = f"not checked: the weights {why} which pictures they know (vae/known.json)"
         return ReferenceCheck(None, None, people, note), ()
-    x = torch.cat([sized(image[None], side) for _, image in pictures]).to(vae.latents_mean.device)
+    x = torch.cat([sized(image[None], video.size) for _, image in pictures]).to(
+        vae.latents_mean.device
+    )
     rebuilt = vae.decode(vae.encode(x[:, None]))[:, 0]
     values = fidelity_db(rebuilt, x)
     lowest = int(values.argmin())

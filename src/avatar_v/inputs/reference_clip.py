@@ -1,4 +1,4 @@
-"""The reference video as the model reads it: square frames, their sound, motion and validity.
+"""The reference video as the model reads it: framed pictures, their sound, motion and validity.
 
 At most ``seconds`` of each clip are read, at little more than the model's resolution, so memory is
 bounded by that and not by the file. Where the crop follows a face (framing.py) close-ups of it are
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.faces import face_track
 from avatar_v.faces.dlib_face import SAME_PERSON, embed_faces, embed_largest
 from avatar_v.faces.face_track import (
@@ -39,7 +40,6 @@ from avatar_v.motion.extractors import (
 from avatar_v.types import (
     FRAME_RATE_HZ,
     MOTION_NAMES,
-    SAMPLE_RATE_HZ,
     SAMPLES_PER_FRAME,
     TEMPORAL_FACTOR,
 )
@@ -47,7 +47,7 @@ from avatar_v.types import (
 MAX_UNEQUAL_S = 0.2
 """Sound and picture that differ by less end together, as far as a person can tell."""
 
-Frames = UInt8[Tensor, "f 3 side side"]
+Frames = UInt8[Tensor, "f 3 h w"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ReferenceClip:
     audio: Float[Tensor, " s"] | None  # 640 f samples (sound.prepared); None: the file has no sound
     motion: Float[Tensor, "f m"] | None  # None: nothing reads it
     warnings: tuple[str, ...] = ()
-    faces: UInt8[Tensor, "k 3 side side"] | None = None  # close-ups of the face; None: not known
+    faces: UInt8[Tensor, "k 3 h w"] | None = None  # close-ups of the face; None: not known
     habits_known: tuple[str, ...] = MOTION_NAMES  # components in which ``motion`` tells habits
     who: Float[Tensor, " d"] | None = None  # dlib's embedding of the face, where it was followed
 
@@ -71,14 +71,14 @@ class ReferenceClip:
 def read_reference(
     path: str | Path,
     *,
-    side: int,
+    video: VideoFormat,
     seconds: float,
     face_crop: bool,
     extractor: Extractor | None,
     drawn: bool = False,
     faces: bool = False,
 ) -> ReferenceClip:
-    """The first ``seconds`` of a clip (or the one frame of a picture) in squares of ``side``.
+    """The first ``seconds`` of a clip (or the one frame of a picture) in the format ``video``.
 
     ``drawn``: framed for weights of drawn people. With ``faces`` also close-ups, evenly spread over
     the clip; they need a face that is followed.
@@ -87,63 +87,77 @@ def read_reference(
     extractor that gives something else. Several faces, silence, and sound and picture of unequal
     length are warnings; the largest face is taken, and the sound is cut or filled with silence.
     """
-    frames, ended = _read_frames(path, side, seconds)
+    frames, ended = _read_frames(path, video, seconds)
     found, notes = None, ()
     if face_crop:
-        looked = f"in its first {len(frames) / FRAME_RATE_HZ:.1f} s"
-        found, notes = find_person(path, frames, drawn=drawn, extractor=extractor, looked=looked)
-    who = None if found is None else check_one_person(path, frames, found)
-    square, track = _squared(frames, found, side)
-    audio, more = _read_sound(path, len(square), ended=ended)
+        looked = f"in its first {len(frames) / video.frame_rate_hz:.1f} s"
+        found, notes = find_person(
+            path, frames, drawn=drawn, extractor=extractor, looked=looked, aspect=video.aspect
+        )
+    who = None
+    if found is not None:
+        who = check_one_person(path, frames, found, video.frame_rate_hz)
+    pictures = _framed(frames, found, video)
+    audio, more = _read_sound(path, len(pictures), video.frame_rate_hz, ended=ended)
     motion = None
     if extractor is not None:
-        larger = square_side(extractor, side)
-        seen = square if larger == side else _squared(frames, found, larger)[0]
+        square = video.squared(square_side(extractor, min(video.size)))
+        seen = pictures if square == video else _framed(frames, found, square)
+        height, width = frames.shape[2:]
+        track = None if found is None else face_track.cropped_track(found, height, width)
         motion = extract(extractor, seen, track)
-    valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
-    near = close_ups(frames, found, side) if faces and found is not None else None
+    valid = torch.ones(len(pictures), dtype=torch.bool) if found is None else found.found
+    near = close_ups(frames, found, video) if faces and found is not None else None
     habits = MOTION_NAMES if extractor is None else components(extractor)
-    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near, habits, who)
+    return ReferenceClip(pictures, valid, audio, motion, (*notes, *more), near, habits, who)
 
 
 def close_ups(
-    frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack, side: int
-) -> UInt8[Tensor, "k 3 side side"] | None:
+    frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack, video: VideoFormat
+) -> UInt8[Tensor, "k 3 h2 w2"] | None:
     """The face in ``NUM_FACES`` of the frames that show it; None if none does."""
     chosen = spread_frames(track.found, NUM_FACES)
     if len(chosen) == 0:
         return None
-    windows = face_windows(head_box(track.landmarks[chosen]), *frames.shape[2:])
-    return face_track.crop(frames[chosen], windows, side)
+    boxes = head_box(track.landmarks[chosen])
+    windows = face_windows(boxes, *frames.shape[2:], aspect=video.aspect)
+    return face_track.crop(frames[chosen], windows, video.size)
 
 
 def still(
     image: UInt8[Tensor, "3 h w"],
     *,
-    side: int,
+    video: VideoFormat,
     face_crop: bool,
     extractor: Extractor | None,
     drawn: bool = False,
     faces: bool = False,
 ) -> ReferenceClip:
-    """One square picture as a reference of one frame, without sound. It is framed already: no face
-    is followed in it for weights of ``drawn`` people, nor where nothing can find one."""
-    frames, motion = _resized(image, side), None
+    """One picture as a reference of one frame, without sound. It is framed already: no face is
+    followed in it for weights of ``drawn`` people, nor where nothing can find one."""
+    frames, motion = _resized(image, video.size), None
     reads_track = needs_track(extractor) or (
         face_crop and not drawn and face_track.is_available() and (faces or extractor is not None)
     )
     track = face_track.track_faces(image[None]) if reads_track else None
     if extractor is not None:
-        motion = extract(extractor, _resized(image, square_side(extractor, side)), track)
-    near = close_ups(image[None], track, side) if faces and track is not None else None
+        side, own = square_side(extractor, min(video.size)), track
+        seen = _resized(image, (side, side))
+        height, width = image.shape[1:]
+        if height != width or video.framing == "body":  # motion is read from squares of the head
+            found = None if track is None or not track.found.any() else track
+            seen = _framed(image[None], found, video.squared(side))
+            own = None if found is None else face_track.cropped_track(found, height, width)
+        motion = extract(extractor, seen, own)
+    near = close_ups(image[None], track, video) if faces and track is not None else None
     habits = MOTION_NAMES if extractor is None else components(extractor)
     return ReferenceClip(
         frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near, habits_known=habits
     )
 
 
-def _resized(image: UInt8[Tensor, "3 h w"], side: int) -> Frames:
-    small = F.interpolate(image[None].float(), size=(side, side), mode="bilinear", antialias=True)
+def _resized(image: UInt8[Tensor, "3 _h _w"], size: tuple[int, int]) -> Frames:
+    small = F.interpolate(image[None].float(), size=size, mode="bilinear", antialias=True)
     return small.round().clamp(0, 255).to(torch.uint8)
 
 
@@ -158,7 +172,10 @@ def check_same_person(path: str | Path, clip: ReferenceClip, first: ReferenceCli
 
 
 def check_one_person(
-    path: str | Path, frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack
+    path: str | Path,
+    frames: UInt8[Tensor, "f 3 h w"],
+    track: FaceTrack,
+    frame_rate_hz: int = FRAME_RATE_HZ,
 ) -> Float[Tensor, " d"] | None:
     """The person's mean embedding (None where no look shows a face). ValueError naming the second
     at which somebody else's face takes the place of the first."""
@@ -170,39 +187,40 @@ def check_one_person(
     if who.other is not None:
         at = first_frame_of_other(who, looks, faces, lambda i: embed_largest(frames[i]))
         raise ValueError(
-            f"{path}: another person's face from {at / FRAME_RATE_HZ:.1f} s on; "
+            f"{path}: another person's face from {at / frame_rate_hz:.1f} s on; "
             "a reference shows one person: cut the clip there"
         )
     return who.face
 
 
 def _read_frames(
-    path: str | Path, side: int, seconds: float
+    path: str | Path, video: VideoFormat, seconds: float
 ) -> tuple[UInt8[Tensor, "f 3 h w"], bool]:
     """4k + 1 frames: as many as there are, up to ``seconds``; and whether the file ended there."""
     from avatar_v.media import reading
 
-    limit = TEMPORAL_FACTOR * round(seconds * FRAME_RATE_HZ / TEMPORAL_FACTOR) + 1
-    lazily = reading.iter_video(path, max_side=max(DETECT_SIDE, 2 * side))
+    rate, side = video.frame_rate_hz, max(DETECT_SIDE, 2 * max(video.size))
+    limit = TEMPORAL_FACTOR * round(seconds * rate / TEMPORAL_FACTOR) + 1
+    lazily = reading.iter_video(path, max_side=side, frame_rate_hz=rate)
     frames = list(itertools.islice(lazily, limit))
     whole = TEMPORAL_FACTOR * ((len(frames) - 1) // TEMPORAL_FACTOR) + 1
     return torch.stack(frames[:whole]), len(frames) < limit
 
 
-def _squared(
-    frames: UInt8[Tensor, "f 3 h w"], found: FaceTrack | None, side: int
-) -> tuple[Frames, FaceTrack | None]:
-    """Square crops that follow the face ``found``, and its track within them; else the centre."""
+def _framed(
+    frames: UInt8[Tensor, "f 3 h w"], found: FaceTrack | None, video: VideoFormat
+) -> UInt8[Tensor, "f 3 _h _w"]:
+    """Crops that follow the face ``found``; without one the centre."""
     height, width = frames.shape[2:]
     if found is None:
-        windows = face_track.centre_windows(len(frames), height, width)
-        return face_track.crop(frames, windows, side), None
-    track = face_track.cropped_track(found, height, width)
-    return face_track.face_crop(frames, found, side), track
+        windows = face_track.centre_windows(len(frames), height, width, video.aspect)
+    else:
+        windows = face_track.crop_windows(found, height, width, video.aspect, video.framing)
+    return face_track.crop(frames, windows, video.size)
 
 
 def _read_sound(
-    path: str | Path, num_frames: int, *, ended: bool
+    path: str | Path, num_frames: int, frame_rate_hz: int, *, ended: bool
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """The sound of ``num_frames`` frames, and what is odd about it."""
     from avatar_v.media import reading
@@ -210,9 +228,9 @@ def _read_sound(
     info = reading.probe(path)
     if not info.has_audio:
         return None, () if num_frames == 1 else (f"{path} has no sound; only its picture is read",)
-    samples, wanted = reading.read_audio(path), num_frames * SAMPLES_PER_FRAME
-    notes = []
-    missing_s = (wanted - len(samples)) / SAMPLE_RATE_HZ
+    rate, wanted = frame_rate_hz * SAMPLES_PER_FRAME, num_frames * SAMPLES_PER_FRAME
+    samples, notes = reading.read_audio(path, sample_rate_hz=rate), []
+    missing_s = (wanted - len(samples)) / rate
     if missing_s > MAX_UNEQUAL_S:
         notes.append(f"{path}: its sound ends {missing_s:.1f} s before its picture; filled up")
     if ended and -missing_s > MAX_UNEQUAL_S:

@@ -15,7 +15,7 @@ from avatar_v.media.sound import TemporarySound, high_passed, measure_level
 from avatar_v.request.record import SpokenTrack
 from avatar_v.request.request import PersonOptions
 from avatar_v.sampling.chunks import frames_of_audio
-from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 
 MIN_SPEECH_S = 0.1
 """The length of a short vowel; what is shorter is no speech, but a click or a broken file."""
@@ -27,41 +27,47 @@ WITHOUT_SOUND = -100.0
 class SpeechInput:
     """A file of speech: what is spoken, and what the video delivers."""
 
-    audio: TemporarySound  # 16 kHz mono, a whole number of frames
+    audio: TemporarySound  # mono, a whole number of frames of SAMPLES_PER_FRAME samples
     delivered: Delivered | None  # None: the same
     track: SpokenTrack
     warnings: tuple[str, ...]
 
 
 def read_speech(
-    path: str | Path, track: int | None = None, *, gain_db: float | None = None
+    path: str | Path,
+    track: int | None = None,
+    *,
+    gain_db: float | None = None,
+    frame_rate_hz: int = FRAME_RATE_HZ,
 ) -> SpeechInput:
-    """The sound of any audio or video file at 16 kHz, with silence up to the next whole frame, and
-    as it is delivered. ``gain_db`` is what it is raised by, in place of levelling it.
+    """The sound of any audio or video file at 640 samples a frame, with silence up to the next
+    whole frame, and as it is delivered. ``gain_db`` is what it is raised by, in place of
+    levelling it.
 
     ValueError: missing, unreadable, no audio stream or not this track, too short, NaN.
     """
     from avatar_v.media import reading
 
     info, num = reading.probe(path, track=track), 0
+    rate = SAMPLES_PER_FRAME * frame_rate_hz
 
     def parts() -> Iterator[Tensor]:
         nonlocal num
-        for part in reading.iter_audio(path, track=track):
+        for part in reading.iter_audio(path, sample_rate_hz=rate, track=track):
             num += len(part)
             yield part
         yield torch.zeros(frames_of_audio(num) * SAMPLES_PER_FRAME - num)
 
     audio = TemporarySound(parts())
-    if num < MIN_SPEECH_S * SAMPLE_RATE_HZ:
+    if num < MIN_SPEECH_S * rate:
         raise ValueError(
-            f"{path}: {1000 * num / SAMPLE_RATE_HZ:.0f} ms of sound; expected speech of at least "
+            f"{path}: {1000 * num / rate:.0f} ms of sound; expected speech of at least "
             f"{1000 * MIN_SPEECH_S:.0f} ms"
         )
     assert info.sample_rate_hz is not None
     assert info.layout is not None
     assert info.track is not None
-    form = delivered_format(info.sample_rate_hz, info.layout)
+    form = delivered_format(info.sample_rate_hz, info.layout, frame_rate_hz)
     level = measure_level(high_passed(audio))
     return SpeechInput(
         audio,

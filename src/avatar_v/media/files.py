@@ -21,7 +21,6 @@ from av.error import FFmpegError
 
 from avatar_v.media.containers import open_media
 from avatar_v.media.push import copy_packets
-from avatar_v.types import FRAME_RATE_HZ
 
 SEGMENT_S = 1
 """Of HLS, and of the fragments on stdout: what a kill can lose, and a player has to wait for."""
@@ -35,8 +34,8 @@ class Output(ABC):
     while it grows: no frame waits in the encoder, and every second begins with a key frame."""
 
     x264: Mapping[str, str] = MappingProxyType({"tune": "zerolatency", "sc_threshold": "0"})
-    key_frame_every: int | None = SEGMENT_S * FRAME_RATE_HZ
-    """Frames; None is as often as x264 likes."""
+    key_frame_every_s: int | None = SEGMENT_S
+    """Seconds; None is as often as x264 likes."""
     on_disk = True
     """Whether ``name`` is the path of a file."""
 
@@ -63,7 +62,7 @@ class Mp4File(Output):
     watched before; nothing is left of one that fails."""
 
     x264 = MappingProxyType({})
-    key_frame_every = None
+    key_frame_every_s = None
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(str(path))
@@ -88,7 +87,7 @@ class GrowingMp4(Output):
     """
 
     x264 = MappingProxyType({"rc-lookahead": "10"})  # frames that wait in the encoder; else 40
-    key_frame_every = None
+    key_frame_every_s = None
 
     def __init__(self, path: str | Path, growing: Path) -> None:
         super().__init__(str(path))

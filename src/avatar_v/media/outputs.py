@@ -6,6 +6,7 @@ given up, and when the consumer is stuck. Outputs on a disk are files.py's, and 
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import av
@@ -54,6 +55,32 @@ class FragmentedPipe(Output):
 
     def interrupt(self) -> None:
         self._pipe.interrupt()
+
+
+class FragmentStream(Output):
+    """Fragmented mp4 to a function, a fragment for each frame: a viewer waits for no other.
+
+    ``give`` takes the bytes in the writer's thread, and raises OSError to end the writing.
+    """
+
+    on_disk = False
+
+    def __init__(self, name: str, give: Callable[[bytes], None]) -> None:
+        super().__init__(name)
+        self._give = give
+
+    def open(self) -> OutputContainer:
+        each = _FRAGMENTED | {"movflags": "frag_every_frame+empty_moov+default_base_moof"}
+        return av.open(self, "w", format="mp4", options=each)
+
+    def write(self, data: bytes) -> int:
+        """For PyAV: this object is the file it writes to."""
+        try:
+            self._give(bytes(data))
+        except OSError as error:
+            self.failure = self.failure or error
+            raise
+        return len(data)
 
 
 class RtmpPush(Output):

@@ -8,12 +8,30 @@ from torch import Tensor
 Frames = UInt8[Tensor, "f 3 h w"]
 
 
-def sized(pixels: UInt8[Tensor, "f 3 _h _w"], side: int) -> Float[Tensor, "f 3 side side"]:
-    """0 … 255 to [-1, 1], in squares of ``side`` where they have another size."""
+def sized(
+    pixels: UInt8[Tensor, "f 3 _h _w"], size: tuple[int, int]
+) -> Float[Tensor, "f 3 _h2 _w2"]:
+    """0 … 255 to [-1, 1], at this height and width where they have another."""
     x = pixels.float()
-    if tuple(x.shape[2:]) != (side, side):
-        x = F.interpolate(x, (side, side), mode="bilinear", antialias=True).clamp(0, 255)
+    if tuple(x.shape[2:]) != size:
+        x = F.interpolate(x, size, mode="bilinear", antialias=True).clamp(0, 255)
     return x / 127.5 - 1
+
+
+def padded(video: Float[Tensor, "*b 3 _h _w"], token: int) -> Float[Tensor, "*b 3 _h2 _w2"]:
+    """With the border repeated, alike on both sides, up to whole tokens of ``token`` pixels."""
+    down, across = (-side % token for side in video.shape[-2:])
+    if down == across == 0:
+        return video
+    pad = (across // 2, across - across // 2, down // 2, down - down // 2)
+    frames = video.flatten(0, -4)
+    return F.pad(frames, pad, mode="replicate").unflatten(0, video.shape[:-3])
+
+
+def middle(frames: Frames, size: tuple[int, int]) -> UInt8[Tensor, "f 3 _h _w"]:
+    """The part in the middle of each picture that has this height and width."""
+    top, left = ((a - b) // 2 for a, b in zip(frames.shape[2:], size, strict=True))
+    return frames[..., top : top + size[0], left : left + size[1]]
 
 
 def to_uint8(video: Float[Tensor, "*any 3 h w"]) -> UInt8[Tensor, "*any 3 h w"]:

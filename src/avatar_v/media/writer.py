@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
 from av.container import OutputContainer
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace
@@ -26,7 +27,7 @@ from torch import Tensor
 from avatar_v.base.paths import full_disk, whole_file
 from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.files import Mp4File, Output
-from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 CRF = 16
 """x264 quality. At 64 pixels a lower one costs visible detail and saves only kilobytes."""
@@ -39,9 +40,9 @@ _Block = tuple[np.ndarray, np.ndarray]  # RGB pictures "f h w 3" uint8, and thei
 class Writer:
     """``with Writer(output) as writer: writer.write(frames, sound)``, in playing order.
 
-    ``sound`` is in [-1, 1] and has a ``form``, mono at 16 kHz unless told: 640 samples for each
-    frame, so both tracks have the same length whatever was written. The picture size is that of the
-    first frames and must be even (H.264 yuv420p).
+    ``sound`` is in [-1, 1] and has a ``form``, mono at 16 kHz beside 25 frames a second unless
+    told: 640 samples for each frame, so both tracks have the same length whatever was written. The
+    picture size is that of the first frames and must be even (H.264 yuv420p).
     """
 
     def __init__(self, output: Output, form: SoundFormat | None = None) -> None:
@@ -137,16 +138,21 @@ class Writer:
 
     def _encode(self, container: OutputContainer, first: _Block) -> None:
         height, width = first[0].shape[1:3]
-        video = _video_stream(container, height, width, self._output)
         form = self._form
-        sound = container.add_stream("aac", rate=form.sample_rate_hz, layout=form.layout)
+        video = _video_stream(container, height, width, form.frame_rate_hz, self._output)
+        sound = container.add_stream("aac", rate=form.coded_hz, layout=form.layout)
         sound.bit_rate = form.bit_rate
+        coded = None  # where AAC has no such rate
+        if form.coded_hz != form.sample_rate_hz:
+            coded = AudioResampler(format="fltp", layout=form.layout, rate=form.coded_hz)
         index, block = 0, first
         while True:
             parts = np.split(block[1], len(block[0]), axis=1)
             for picture, samples in zip(block[0], parts, strict=True):
                 container.mux(video.encode(_yuv(picture)))
-                container.mux(sound.encode(_sound(samples, index, form)))
+                part = _sound(samples, index, form)
+                for at_rate in (part,) if coded is None else coded.resample(part):
+                    container.mux(sound.encode(at_rate))
                 index += 1
             self._check_output()
             following = next(self._blocks(), None)
@@ -154,6 +160,8 @@ class Writer:
                 break
             block = following
         container.mux(video.encode(None))
+        for at_rate in () if coded is None else coded.resample(None):
+            container.mux(sound.encode(at_rate))
         container.mux(sound.encode(None))
 
 
@@ -187,26 +195,28 @@ class Mp4Writer:
         self._writer.__exit__(kind, *rest)
 
 
-def write_wav(path: str | Path, samples: Float[Tensor, " s"]) -> None:
-    """Mono 16-bit PCM at 16 kHz, which reads back exactly (x / 32768); samples beyond [-1, 1) are
-    clipped. The file appears whole or not at all."""
+def write_wav(
+    path: str | Path, samples: Float[Tensor, " s"], sample_rate_hz: int = SAMPLE_RATE_HZ
+) -> None:
+    """Mono 16-bit PCM, at 16 kHz unless told, which reads back exactly (x / 32768); samples beyond
+    [-1, 1) are clipped. The file appears whole or not at all."""
     pcm = (samples.double() * 32768).round().clamp(-32768, 32767).to(torch.int16)
     with whole_file(path) as partial, wave.open(str(partial), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE_HZ)
+        file.setframerate(sample_rate_hz)
         file.writeframes(pcm.numpy().astype("<i2").tobytes())
 
 
 def _video_stream(
-    container: OutputContainer, height: int, width: int, output: Output
+    container: OutputContainer, height: int, width: int, frame_rate_hz: int, output: Output
 ) -> VideoStream:
     # x264's macroblock tree reads memory that it has not written: without it the same frames give
     # the same video in every process
     options = {"crf": str(CRF), "mbtree": "0", **output.x264}
-    video = container.add_stream("libx264", rate=FRAME_RATE_HZ, options=options)
-    if output.key_frame_every is not None:
-        video.codec_context.gop_size = output.key_frame_every
+    video = container.add_stream("libx264", rate=frame_rate_hz, options=options)
+    if output.key_frame_every_s is not None:
+        video.codec_context.gop_size = output.key_frame_every_s * frame_rate_hz
     video.height, video.width = height, width
     video.pix_fmt = "yuv420p"
     video.codec_context.color_range = ColorRange.MPEG

@@ -10,10 +10,11 @@ Between the projections stands a *core*: queries, keys and values of one stream 
 `attend_self` is the core of one device; parallel/sequence.py has those of several.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from avatar_v.kernels.attention import QueryBlock, attend, attend_blocks, frames_seen
 from avatar_v.kernels.key_mask import KeyMask
-from avatar_v.kernels.norm import rotate
+from avatar_v.kernels.norm import norm_rotate, rotate
 from avatar_v.models.layers import RMSNorm, compute_dtype
 
 Heads = Float[Tensor, "b s heads width"]
@@ -75,7 +76,9 @@ class Pattern:
         frames come twice: first as later blocks see them, then as their own block does."""
         found, runs = [], self.runs(num_frames)
         for i, (start, stop) in enumerate(runs):
-            first = 0 if self.before is None else runs[max(i - self.before, 0)][0]
+            first = 0
+            if self.before is not None:  # as far as from a block behind many whole ones
+                first = max(runs[max(i - self.before, 0)][0], start - self.before * self.block)
             last = len(runs) - 1 if self.after is None else min(i + self.after, len(runs) - 1)
             seen = ((0, min(self.sink, first)), (first, runs[last][1]))
             if apart:
@@ -102,14 +105,22 @@ class Blocked:
     as_seen: AsSeen | None = None  # None: as their own block sees them
 
     def video_keys(
-        self, key: Heads, value: Heads, rotary: Float[Tensor, "*positions 1 half 2"]
+        self,
+        key: Heads,
+        value: Heads,
+        rotary: Float[Tensor, "*positions 1 half 2"],
+        rotated: Heads | None = None,
     ) -> tuple[Float[Tensor, "b frames n heads width"], Float[Tensor, "b frames n heads width"]]:
-        """Rotated keys and values by frames, in the order of `Pattern.blocks`."""
-        pairs = [(key, value)]
+        """Rotated keys and values by frames, in the order of `Pattern.blocks`. ``rotated``: the
+        keys, if somebody has rotated them."""
+        pairs = [(rotate(key, rotary) if rotated is None else rotated, value)]
         if self.as_seen is not None:
-            pairs.insert(0, self.as_seen((key, value)))
-        keys = [rotate(k, rotary).unflatten(1, (self.num_frames, -1)) for k, _ in pairs]
-        values = [v.unflatten(1, (self.num_frames, -1)) for _, v in pairs]
+            seen_key, seen_value = self.as_seen((key, value))
+            pairs.insert(0, (rotate(seen_key, rotary), seen_value))
+        keys, values = zip(
+            *((k.unflatten(1, (self.num_frames, -1)), v.unflatten(1, (self.num_frames, -1)))
+              for k, v in pairs), strict=True,
+        )  # fmt: skip
         if len(pairs) == 1:
             return keys[0], values[0]
         return torch.cat(keys, dim=1), torch.cat(values, dim=1)
@@ -142,6 +153,17 @@ class Core(Protocol):
     ) -> tuple[Heads, KeyValue]: ...
 
 
+class SendingCore(ABC):
+    """A core that is given each projection as soon as it is computed: it is called, as a `Core` is,
+    with what `send` made of queries, keys and values, in this order."""
+
+    @abstractmethod
+    def send(self, x: Heads) -> Any: ...
+
+    @abstractmethod
+    def __call__(self, query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any: ...
+
+
 def attend_self(
     query: Heads,
     key: Heads,
@@ -160,17 +182,29 @@ def attend_self(
     and of the mask only the part of ``extra`` counts. Also returns the keys and values that a cache
     keeps of the stream, unrotated.
     """
-    query = rotate(query, rotary)
+    rotated, own = (rotate(query, rotary), rotate(key, rotary)), (key, value)
+    return attend_rotated(rotated, own, rotary, beside, extra, key_mask, blocked), own
+
+
+def attend_rotated(
+    rotated: tuple[Heads, Heads],
+    own: KeyValue,
+    rotary: Float[Tensor, "*positions 1 half 2"],
+    beside: ExtraKV | None,
+    extra: ExtraKeyValue | None,
+    key_mask: KeyMask | None,
+    blocked: Blocked | None,
+) -> Heads:
+    """`attend_self` of queries and keys that are ``rotated``; ``own`` are not."""
+    (query, keys), (_, values) = rotated, own
     if blocked is not None:
-        y = _attend_blocked(query, (key, value), rotary, blocked, beside, extra, key_mask)
-        return y, (key, value)
-    keys, values = rotate(key, rotary), value
+        return _attend_blocked(rotated, own, rotary, blocked, beside, extra, key_mask)
     near = None if beside is None else (rotate(beside.key, beside.rotary), beside.value)
     others = [pair for pair in (near, extra) if pair is not None]
     if others:
         keys = torch.cat([keys, *(pair[0] for pair in others)], dim=1)
         values = torch.cat([values, *(pair[1] for pair in others)], dim=1)
-    return attend(query, keys, values, key_mask), (key, value)
+    return attend(query, keys, values, key_mask)
 
 
 class Attention(nn.Module):
@@ -216,18 +250,34 @@ class SelfAttention(Attention):
         """Attention of x over itself and what ``core`` is given besides; the arguments and the
         second result are those of `attend_self`."""
         x = x.to(compute_dtype(x, self.query.weight))
-        query, (key, value) = self.project_query(x), self.project_keys(x)
+        if core is attend_self:  # norm and rotation in one pass over memory
+            rotated, own = self._project_rotated(x, rotary)
+            y = attend_rotated(rotated, own, rotary, beside, extra, key_mask, blocked)
+            return self.merge(y), own
+        send = core.send if isinstance(core, SendingCore) else _as_it_is
+        query = send(self.project_query(x))  # a rotation of queries and keys waits not for values
+        key = send(self._split(self.key_norm(self.key(x))))
+        value = send(self._split(self.value(x)))
         y, kept = core(
-            query,
-            key,
-            value,
-            rotary,
-            beside=beside,
-            extra=extra,
-            key_mask=key_mask,
-            blocked=blocked,
-        )
+            query, key, value, rotary,
+            beside=beside, extra=extra, key_mask=key_mask, blocked=blocked,
+        )  # fmt: skip
         return self.merge(y), kept
+
+    def _project_rotated(
+        self, x: Float[Tensor, "b s d"], rotary: Float[Tensor, "*positions 1 half 2"]
+    ) -> tuple[tuple[Heads, Heads], KeyValue]:
+        """Rotated queries and keys, and the keys as they were before, with their values."""
+        (query, _), (rotated, key) = (
+            norm_rotate(linear(x), norm.weight, rotary, norm.eps, keep=linear is self.key)
+            for linear, norm in ((self.query, self.query_norm), (self.key, self.key_norm))
+        )
+        assert key is not None, "asked for"
+        return (query, rotated), (key, self._split(self.value(x)))
+
+
+def _as_it_is(x: Heads) -> Heads:
+    return x
 
 
 class CrossAttention(Attention):
@@ -240,7 +290,7 @@ class CrossAttention(Attention):
 
 
 def _attend_blocked(
-    query: Heads,
+    rotated: tuple[Heads, Heads],
     own: KeyValue,
     rotary: Float[Tensor, "*positions 1 half 2"],
     blocked: Blocked,
@@ -248,12 +298,12 @@ def _attend_blocked(
     extra: ExtraKeyValue | None,
     key_mask: KeyMask | None,
 ) -> Heads:
-    num, pattern = blocked.num_frames, blocked.pattern
+    (query, keys), num, pattern = rotated, blocked.num_frames, blocked.pattern
     seen = pattern.blocks(num, apart=blocked.as_seen is not None)
     mask = mask_of_extra(key_mask, extra)
     if beside is None:
-        return attend_blocks(query, *blocked.video_keys(*own, rotary), seen, extra, mask)
-    keys, values = (x.unflatten(1, (num, -1)) for x in (rotate(own[0], rotary), own[1]))
+        return attend_blocks(query, *blocked.video_keys(*own, rotary, keys), seen, extra, mask)
+    keys, values = (x.unflatten(1, (num, -1)) for x in (keys, own[1]))
     near = blocked.video_keys(*beside)
     outputs, queries = [], query.unflatten(1, (num, -1))
     for rows, block in zip(pattern.blocks_beside(num), seen, strict=True):

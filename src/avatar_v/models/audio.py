@@ -1,15 +1,17 @@
-"""Audio encoders: waveform "b s" at 16 kHz → one feature vector per video frame, "b f d".
+"""Audio encoders: waveform "b s", 640 samples a frame → a feature vector per video frame, "b f d".
 
-The embedded encoder (`LogMelEncoder`) is causal with a finite memory, so speech that arrives in
-chunks is encoded as if whole (`AudioStream`); the look-ahead that lips need is the context of the
-latent windows (`latent_windows`). `HiddenStateAudioEncoder` wraps wav2vec 2.0 and Whisper, which
-are not causal: they encode whole files, or windows of sound that end a stated look-ahead behind
-each latent, in training as in a stream.
+Each encoder hears a stated number of latents behind a latent's own (``look_ahead``) and a stated
+stretch of sound before it (``memory_latents``), so that speech that arrives in pieces is encoded as
+if whole; two frames more are the context of the latent windows (`latent_windows`). The embedded
+encoder (`LogMelEncoder`) is causal by itself. `HiddenStateAudioEncoder` wraps wav2vec 2.0, HuBERT,
+WavLM and Whisper, which are not: they encode whole files, or window by window, in training as in a
+stream.
 """
 
+import itertools
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,20 +21,31 @@ from torch import Tensor, nn
 from avatar_v.base.paths import indexed_weights
 from avatar_v.base.stored import Count, Size, Within
 from avatar_v.models.layers import MLP, LayerNorm
-from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_latents
+from avatar_v.types import (
+    FRAME_RATE_HZ,
+    SAMPLE_RATE_HZ,
+    SAMPLES_PER_FRAME,
+    TEMPORAL_FACTOR,
+    num_frames,
+    num_latents,
+)
 
 CONTEXT_FRAMES = 2
 """Video frames that a latent's audio window reaches beyond its own, on each side."""
 NUM_WINDOW_FRAMES = TEMPORAL_FACTOR + 2 * CONTEXT_FRAMES
 
 LookAhead = Annotated[int, Within(0, 16)]
+"""Latents behind its own whose sound a latent hears."""
+Window = Annotated[int, Within(1, 1000)]
+"""Latents of sound, the last its own, that an encoder hears at once, without the look-ahead."""
 WINDOW_LATENTS = 12
-"""Latents of sound, the last its own, that a window of a causal encoder holds: 1.9 s (our choice).
-"""
+"""1.9 s (our choice)."""
 
 Depth = Annotated[int, Within(0, 16)]
 """Layers, of which each reaches twice as far back as the one before."""
 
+KINDS = ("wav2vec2", "hubert", "wavlm", "whisper")
+"""Encoders of transformers, by their config's model_type."""
 AT_ONCE = 64
 """Windows in one pass of an encoder: they bound its memory."""
 
@@ -87,14 +100,25 @@ def mel_filters(num_mels: int) -> Float[Tensor, "bins mels"]:
 
 
 class LogMelEncoder(nn.Module):
-    """Log-mel spectra, then causal convolutions over video frames; trained with the model."""
+    """Log-mel spectra, then causal convolutions over video frames; trained with the model.
+
+    With ``look_ahead`` the feature of a frame is what is known so many latents later; silence
+    stands behind the sound.
+    """
 
     mel_filters: Tensor
 
-    def __init__(self, dim: Size, *, num_layers: Depth = 3, num_mels: Count = 80) -> None:
+    def __init__(
+        self,
+        dim: Size,
+        *,
+        num_layers: Depth = 3,
+        num_mels: Count = 80,
+        look_ahead: LookAhead = 0,
+    ) -> None:
         super().__init__()
-        self.config = {"dim": dim, "num_layers": num_layers, "num_mels": num_mels}
-        self.dim = dim
+        self._sizes = {"dim": dim, "num_layers": num_layers, "num_mels": num_mels}
+        self.dim, self.look_ahead, self.window = dim, look_ahead, None
         self.register_buffer("mel_filters", mel_filters(num_mels), persistent=False)
         self.embed = MLP(_MELS_PER_FRAME * num_mels, dim, dim)
         self.layers = nn.ModuleList(_CausalLayer(dim, 2**i) for i in range(num_layers))
@@ -109,12 +133,23 @@ class LogMelEncoder(nn.Module):
         return cls(256)
 
     @property
+    def config(self) -> dict[str, int]:
+        return {**self._sizes, "look_ahead": self.look_ahead}
+
+    def hear(self, look_ahead: LookAhead, window: Window | None = None) -> None:
+        """Set the look-ahead. ValueError for a ``window``: its layers have their own memory."""
+        if window is not None:
+            raise ValueError(
+                "models.audio_window is for wav2vec 2.0 and the like: the embedded encoder has a "
+                f"memory of its own, {self.memory_latents} latents"
+            )
+        self.look_ahead = look_ahead
+
+    @property
     def memory_frames(self) -> int:
-        """Video frames before its own that a feature depends on."""
+        """Video frames before the last it hears that a feature depends on."""
         spectra = math.ceil((_WINDOW - _HOP) / SAMPLES_PER_FRAME)
         return spectra + sum(layer.memory_frames for layer in self.layers)  # pyright: ignore
-
-    look_ahead = 0
 
     @property
     def memory_latents(self) -> int:
@@ -127,50 +162,40 @@ class LogMelEncoder(nn.Module):
         """Features of s / 640 video frames, whatever the ``first`` latent is that is asked for.
         ValueError unless s is a multiple of 640."""
         check_samples(waveform)
+        ahead = TEMPORAL_FACTOR * self.look_ahead
+        if ahead:
+            waveform = F.pad(waveform, (0, ahead * SAMPLES_PER_FRAME))
         x = log_mel(waveform, self.mel_filters).unflatten(1, (-1, _MELS_PER_FRAME)).flatten(2)
         x = self.embed(x)
         for layer in self.layers:
             x = layer(x)
-        return self.norm(x)
-
-
-class AudioStream:
-    """Encodes a waveform that arrives in pieces; the features equal those of the whole (fp32)."""
-
-    def __init__(self, encoder: LogMelEncoder) -> None:
-        self.encoder = encoder
-        self._past: Tensor | None = None
-
-    def push(self, waveform: Waveform) -> Features:
-        """Features of the frames in this piece (a multiple of 640 samples)."""
-        check_samples(waveform)
-        past = waveform[:, :0] if self._past is None else self._past
-        whole = torch.cat([past, waveform], dim=1)
-        self._past = whole[:, -self.encoder.memory_frames * SAMPLES_PER_FRAME :]
-        return self.encoder(whole)[:, past.shape[1] // SAMPLES_PER_FRAME :]
+        return self.norm(x)[:, ahead:]
 
 
 class HiddenStateAudioEncoder(nn.Module):
-    """Hidden states of a frozen wav2vec 2.0 or Whisper encoder, all layers, softmax-weighted.
+    """Hidden states of a frozen wav2vec 2.0, HuBERT, WavLM or Whisper encoder, all layers,
+    softmax-weighted.
 
     ``folder`` is a local transformers folder; nothing is downloaded. Hidden states at 50 Hz are
     averaged in pairs to the 25 Hz frame grid.
 
     Without ``look_ahead`` each feature depends on the whole recording. With it four video frames at
     a time (4k - 1 … 4k + 2, which latent k adds) come from a pass over the ``window`` latents of
-    sound that end with them and ``look_ahead`` latents behind; silence stands outside the
-    recording. A pass a latent: the features do not depend on where a stream is cut.
+    sound that end with them and ``look_ahead`` latents behind, as far as the recording reaches. A
+    pass a latent: the features do not depend on where a stream is cut, and all that is normalised
+    (wav2vec 2.0: the waveform, and channels in base models; Whisper: the loudest band) is
+    normalised within a window. In the limit of long windows they are those of the whole recording.
+    Whisper's pass is one of 30 s, whatever the window: silence fills it behind the window.
     """
 
     def __init__(
         self,
         folder: str | Path,
         look_ahead: LookAhead | None = None,
-        window: Count = WINDOW_LATENTS,
+        window: Window = WINDOW_LATENTS,
     ) -> None:
         super().__init__()
-        self.look_ahead, self.window = look_ahead, window
-        from transformers import AutoConfig, AutoFeatureExtractor, Wav2Vec2Model, WhisperModel
+        from transformers import AutoConfig, AutoFeatureExtractor, AutoModel
 
         folder = Path(folder)
         if not folder.is_dir():
@@ -178,15 +203,30 @@ class HiddenStateAudioEncoder(nn.Module):
         indexed_weights(folder)
         of_here = {"local_files_only": True, "trust_remote_code": False}
         config = AutoConfig.from_pretrained(folder, **of_here)
-        kinds = {"wav2vec2": Wav2Vec2Model, "whisper": WhisperModel}
-        if config.model_type not in kinds:
-            raise ValueError(f"{folder} holds a {config.model_type}, expected {' or '.join(kinds)}")
+        if config.model_type not in KINDS:
+            raise ValueError(f"{folder} holds a {config.model_type}, expected {' or '.join(KINDS)}")
         self.kind = config.model_type
         self.extractor = AutoFeatureExtractor.from_pretrained(folder, **of_here)
-        self.model = kinds[self.kind].from_pretrained(folder, local_files_only=True)
+        self.model = AutoModel.from_pretrained(folder, **of_here)
         self.model.requires_grad_(False).eval()
         self.dim = int(config.hidden_size)
         self.layer_logits = nn.Parameter(torch.zeros(_num_states(config)))
+        self.look_ahead, self.window = None, window
+        if look_ahead is not None:
+            self.hear(look_ahead)
+
+    def hear(self, look_ahead: LookAhead, window: Window | None = None) -> None:
+        """Encode by windows that end ``look_ahead`` latents behind a latent's own (None: of the
+        length they have). ValueError for more than Whisper reads in a pass."""
+        window = self.window if window is None else window
+        length_s = TEMPORAL_FACTOR * (window + look_ahead) / FRAME_RATE_HZ
+        if self.kind == "whisper" and length_s * SAMPLE_RATE_HZ > self.extractor.n_samples:
+            most_s = self.extractor.n_samples / SAMPLE_RATE_HZ
+            raise ValueError(
+                f"models.audio_window {window} and audio_look_ahead {look_ahead} are "
+                f"{length_s:.2f} s of sound, and Whisper hears {most_s:g} s at once"
+            )
+        self.look_ahead, self.window = look_ahead, window
 
     @property
     def config(self) -> dict[str, int]:
@@ -224,26 +264,34 @@ class HiddenStateAudioEncoder(nn.Module):
         self.extractor.save_pretrained(folder)
 
     def _states(self, waveform: Waveform) -> tuple[Tensor, ...]:
-        return self._wav2vec2(waveform) if self.kind == "wav2vec2" else self._whisper(waveform)
+        return self._whisper(waveform) if self.kind == "whisper" else self._wav2vec2(waveform)
 
     def _by_windows(self, waveform: Waveform, skipped: int) -> tuple[Tensor, ...]:
         """Hidden states of groups of four video frames, of which the first begins at frame -1; 0 in
-        those that are ``skipped``."""
+        those that are ``skipped``. Groups whose windows are alike take one pass."""
         assert self.look_ahead is not None
-        num_frames = waveform.shape[1] // SAMPLES_PER_FRAME
-        num, before = num_frames // TEMPORAL_FACTOR + 1, TEMPORAL_FACTOR * (self.window - 1)
-        size = TEMPORAL_FACTOR * (self.window + self.look_ahead)
-        whole = TEMPORAL_FACTOR * (num - 1) + size
-        behind = whole - before - 1 - num_frames
-        padded = F.pad(waveform, (SAMPLES_PER_FRAME * (before + 1), SAMPLES_PER_FRAME * behind))
-        step = SAMPLES_PER_FRAME * TEMPORAL_FACTOR
-        windows = padded.unfold(1, SAMPLES_PER_FRAME * size, step)[:, skipped:].flatten(0, 1)
-        run = slice(2 * before, 2 * (before + TEMPORAL_FACTOR))
-        passes = [[x[:, run] for x in self._states(part)] for part in windows.split(AT_ONCE)]
-        layers = [torch.cat(layer) for layer in zip(*passes, strict=True)]
-        layers = [x.unflatten(0, (-1, num - skipped)).flatten(1, 2) for x in layers]
-        zeros = 2 * TEMPORAL_FACTOR * skipped
-        return tuple(F.pad(x, (0, 0, zeros, 0))[:, 2:] for x in layers)
+        num_samples, num_frames = len(waveform), waveform.shape[1] // SAMPLES_PER_FRAME
+        behind = TEMPORAL_FACTOR * self.look_ahead
+        found: list[_Heard] = []
+        for group in range(skipped, num_frames // TEMPORAL_FACTOR + 1):
+            stop = TEMPORAL_FACTOR * group + TEMPORAL_FACTOR - 1
+            own = max(stop - TEMPORAL_FACTOR, 0)
+            first = max(stop - TEMPORAL_FACTOR * self.window, 0)
+            last = min(stop + behind, num_frames)
+            found.append(_Heard(first, last - first, own - first, min(stop, num_frames) - own))
+        parts: list[list[Tensor]] = []
+        for alike, run in itertools.groupby(found, lambda heard: heard[1:]):
+            size, at, num = alike
+            starts = [SAMPLES_PER_FRAME * heard.first for heard in run]
+            each = [waveform[:, x : x + SAMPLES_PER_FRAME * size] for x in starts]
+            windows = torch.stack(each, dim=1).flatten(0, 1)
+            own = slice(2 * at, 2 * (at + num))
+            passes = [[x[:, own] for x in self._states(some)] for some in windows.split(AT_ONCE)]
+            layers = (torch.cat(layer) for layer in zip(*passes, strict=True))
+            parts.append([x.unflatten(0, (num_samples, -1)).flatten(1, 2) for x in layers])
+        zeros = 2 * max(TEMPORAL_FACTOR * skipped - 1, 0)
+        layers = (torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
+        return tuple(F.pad(x, (0, 0, zeros, 0)) for x in layers)
 
     def _wav2vec2(self, waveform: Waveform) -> tuple[Tensor, ...]:
         """Hidden states at 50 Hz. 80 samples more give exactly two states for each video frame."""
@@ -262,6 +310,20 @@ class HiddenStateAudioEncoder(nn.Module):
             mel = mel.input_features.to(waveform.device)
             parts.append(self.model.encoder(mel, output_hidden_states=True).hidden_states)
         return tuple(torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
+
+
+def frames_heard(stop: int) -> int:
+    """Video frames up to whose end the latents before number ``stop`` hear, without look-ahead."""
+    return num_frames(stop) + CONTEXT_FRAMES
+
+
+class _Heard(NamedTuple):
+    """A window of sound, in video frames, and those of it that are encoded by it."""
+
+    first: int
+    size: int
+    own: int  # the first of them, from the window's beginning
+    num: int
 
 
 def check_samples(waveform: Waveform) -> None:

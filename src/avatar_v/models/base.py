@@ -1,10 +1,11 @@
 """The base of a folder of weights: another folder beside it that holds what this one lacks.
 
-Torch is not imported. How a part is stored as what it changes in the base's is compressed.py's; all
-else that a card says is weights/card.py's.
+Torch is not imported. How a part is stored as what it changes in the base's is base/packed.py's;
+all else that a card says is weights/card.py's.
 """
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ SCHEMA_VERSION = 3
 card has `Capabilities`."""
 CARD = "card.json"
 COMPRESSED = "compressed.safetensors"
-"""In place of the weights of a part (compressed.py)."""
+"""In place of the weights of a part (base/packed.py)."""
 UNCOMPRESSED: dict[str, Any] = {"base": None, "whole": None}
 """The default of a card without these keys, as all were before weights were compressed."""
 
@@ -42,13 +43,22 @@ def card_values(folder: str | Path) -> dict[str, Any]:
     """The values of a folder's card. ValueError for another schema version."""
     values = read_json(Path(folder) / CARD)
     check_version(values, folder)
+    can = values.get("can")
+    if isinstance(can, dict) and "side" in can:
+        side = can["side"]
+        video = {"width": side, "height": side, "frame_rate_hz": 25, "framing": "face"}
+        raise ValueError(
+            f'{folder}/{CARD}: "side" of "can" is "video" now: write "video": {json.dumps(video)} '
+            "in its place"
+        )
     return with_defaults(values)
 
 
 def with_defaults(card: dict[str, Any]) -> dict[str, Any]:
     """The values of a card with those that older ones lack."""
     if isinstance(can := card.get("can"), dict):
-        card = card | {"can": {"streaming": None} | can}
+        added = dict.fromkeys(("streaming", "audio_look_ahead", "audio_window", "factor"))
+        card = card | {"can": added | can}
     return UNCOMPRESSED | card
 
 

@@ -11,6 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.kernels.key_mask import KeyMask
+from avatar_v.kernels.residual import (
+    Tokens,
+    gated_add,
+    gated_add_norm,
+    modulated_norm,
+)
 from avatar_v.models.attention import (
     AsSeen,
     Blocked,
@@ -27,10 +33,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.layers import (
     MLP,
     LayerNorm,
-    Tokens,
     compute_dtype,
-    gated_add,
-    modulated_norm,
 )
 from avatar_v.models.spread import ALONE, Cores
 
@@ -75,26 +78,31 @@ class Block(nn.Module):
         shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
             (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
         )
-        num_frames = x.shape[1]
-        y = modulated_norm(x, shift, scale, self.eps)
-        y, key_value = self.self_attention(
+        num_frames, attention = x.shape[1], self.self_attention
+        y = modulated_norm(x, shift, scale, self.eps, compute_dtype(x, attention.query.weight))
+        y, key_value = attention(
             y.flatten(1, 2), rotary,
             core=core, beside=beside, extra=extra, key_mask=key_mask, blocked=blocked,
         )  # fmt: skip
-        x = gated_add(x, y.unflatten(1, (num_frames, -1)), gate)
+        y = y.unflatten(1, (num_frames, -1))  # x waits for gate · y: its next norm adds it
         if text is not None:
-            y = self.text_attention(self.text_norm(x).flatten(1, 2), text)
-            x = x + y.unflatten(1, (num_frames, -1))
+            dtype = compute_dtype(x, self.text_attention.query.weight)
+            x, y = self.text_norm.behind(x, y, gate, dtype)
+            y, gate = self.text_attention(y.flatten(1, 2), text), None
+            y = y.unflatten(1, (num_frames, -1))
         if audio is not None and self.audio_attention is not None and self.audio_norm is not None:
-            y = self.audio_attention(self.audio_norm(x).flatten(0, 1), audio.flatten(0, 1))
+            dtype = compute_dtype(x, self.audio_attention.query.weight)
+            x, y = self.audio_norm.behind(x, y, gate, dtype)
+            y, gate = self.audio_attention(y.flatten(0, 1), audio.flatten(0, 1)), audio_scale
             y = y.unflatten(0, (-1, num_frames))
-            x = x + (y if audio_scale is None else y * audio_scale)
+        dtype = compute_dtype(x, self.ffn.up.weight)
         if motion is not None and self.motion_inject is not None and self.motion_norm is not None:
-            y = self.motion_norm(motion)
+            x, y = gated_add(x, y, gate), self.motion_norm(motion)
             x = x + self.motion_inject(y.to(compute_dtype(y, self.motion_inject.weight)))
-        y = modulated_norm(x, shift_ffn, scale_ffn, self.eps)
-        y = self.ffn(y.to(compute_dtype(y, self.ffn.up.weight)))
-        return gated_add(x, y, gate_ffn), key_value
+            y = modulated_norm(x, shift_ffn, scale_ffn, self.eps, dtype)
+        else:
+            x, y = gated_add_norm(x, y, gate, shift_ffn, scale_ffn, self.eps, dtype)
+        return gated_add(x, self.ffn(y), gate_ffn), key_value
 
 
 def run_block(
@@ -151,5 +159,5 @@ class Head(nn.Module):
 
     def forward(self, x: Tokens, embedding: Float[Tensor, "b l d"]) -> Float[Tensor, "b l n o"]:
         shift, scale = (self.modulation.float() + embedding[:, :, None]).unsqueeze(-2).unbind(2)
-        y = modulated_norm(x, shift, scale, self.eps)
-        return self.out(y.to(compute_dtype(y, self.out.weight)))
+        dtype = compute_dtype(x, self.out.weight)
+        return self.out(modulated_norm(x, shift, scale, self.eps, dtype))

@@ -16,12 +16,13 @@ from avatar_v.models.audio import (
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import NUM_STILLS, segments
-from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
+from avatar_v.models.text import ByteTextEncoder, StoredText, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import FILE, MotionStats, how_to_make
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import pack_motion
 from avatar_v.types import (
+    FRAME_RATE_HZ,
     SAMPLES_PER_FRAME,
     TEMPORAL_FACTOR,
     Batch,
@@ -32,6 +33,7 @@ from avatar_v.types import (
 )
 
 Latents = Float[Tensor, "b l c lh lw"]
+ASKED = "models.audio_look_ahead and audio_window"
 
 
 class Conditioner(nn.Module):
@@ -41,7 +43,7 @@ class Conditioner(nn.Module):
     def __init__(
         self,
         vae: VideoVAE,
-        text_encoder: ByteTextEncoder | UMT5TextEncoder,
+        text_encoder: ByteTextEncoder | UMT5TextEncoder | StoredText,
         audio_encoder: LogMelEncoder | HiddenStateAudioEncoder,
         motion_stats: MotionStats | None = None,
         motion_net: MotionNet | None = None,
@@ -60,15 +62,48 @@ class Conditioner(nn.Module):
         self.vae.eval()
         return self
 
-    def hear_ahead(self, look_ahead: int) -> None:
-        """Let the audio encoder hear so many latents behind a latent's own, no more. ValueError for
-        one that is causal by itself."""
-        if isinstance(self.audio_encoder, LogMelEncoder):
+    def hear(self, look_ahead: int | None, window: int | None, *, is_learned: bool = False) -> None:
+        """Let the audio encoder hear so many latents behind a latent's own, in windows of so many;
+        None leaves what it has.
+
+        ValueError where the weights have learned (``is_learned``) to hear otherwise. From whole
+        recordings they can go over to windows, which are nearly the same.
+        """
+        if look_ahead is None:
+            return
+        has = self.hears
+        self.audio_encoder.hear(look_ahead, window)
+        if is_learned and has[0] is not None and has != self.hears:
             raise ValueError(
-                "models.audio_look_ahead is for wav2vec 2.0 and Whisper: the embedded encoder "
-                "hears no future"
+                f"the weights were trained to {_hearing(*has)}, and {ASKED} ask them to "
+                f"{_hearing(*self.hears)}: leave both out, or set them where weights learn to hear "
+                "(recipes/2_a2v.yaml)"
             )
-        self.audio_encoder.look_ahead = look_ahead
+
+    @property
+    def hears(self) -> tuple[int | None, int | None]:
+        """The audio encoder's look-ahead (None: the whole recording) and window, where it has."""
+        encoder = self.audio_encoder
+        return encoder.look_ahead, None if encoder.look_ahead is None else encoder.window
+
+    def check_heard(self, look_ahead: int | None, window: int | None, *, where: str) -> None:
+        """ValueError unless weights, by the card of the folder ``where``, heard what this hears."""
+        if look_ahead is None and isinstance(self.audio_encoder, LogMelEncoder):
+            look_ahead = 0  # cards did not say it once
+        if (look_ahead, window) != self.hears:
+            raise ValueError(
+                f"{where} was trained to {_hearing(look_ahead, window)}, and this recipe would "
+                f"{_hearing(*self.hears)}: set {ASKED} as there"
+            )
+
+    def check_rate(self, frame_rate_hz: int) -> None:
+        """ValueError for a rate of frames that the audio encoder does not know: one that was
+        trained elsewhere hears 16 kHz, which are 25 frames a second of `SAMPLES_PER_FRAME`."""
+        if frame_rate_hz != FRAME_RATE_HZ and not isinstance(self.audio_encoder, LogMelEncoder):
+            raise ValueError(
+                f"wav2vec 2.0 and the like hear {FRAME_RATE_HZ} frames a second, and these videos "
+                f"have {frame_rate_hz}: take clips of {FRAME_RATE_HZ}, or the embedded encoder"
+            )
 
     def check_fits(self, config: DiTConfig) -> None:
         """ValueError naming every width that differs from what the DiT expects."""
@@ -163,9 +198,11 @@ class Conditioner(nn.Module):
 
     @property
     def hears_moments(self) -> bool:
-        """Whether a frame's sound alone means something: wav2vec 2.0 and Whisper need sound around
-        a frame, so frames that stand for a clip are silent to them."""
-        return isinstance(self.audio_encoder, LogMelEncoder)
+        """Whether a frame's sound alone means something: wav2vec 2.0 and the like need sound around
+        a frame, and with a look-ahead a frame's feature is of later sound, so frames that stand for
+        a clip are silent to them."""
+        encoder = self.audio_encoder
+        return isinstance(encoder, LogMelEncoder) and encoder.look_ahead == 0
 
     def encode_clip(
         self,
@@ -224,6 +261,15 @@ class Conditioner(nn.Module):
 
     def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:
         return self.text_encoder(texts)
+
+    def encode_captions(self, batch: Batch) -> Float[Tensor, "b n d"]:
+        """Of the clips; those that lie beside them where the encoder is left out, then a ValueError
+        for clips without."""
+        if not isinstance(self.text_encoder, StoredText):
+            return self.encode_text(batch.text)
+        if batch.text_states is None:
+            raise ValueError(f"batch {batch.key[:3]} has no encodings of its captions")
+        return self.text_encoder.padded(batch.text_states)
 
     def encode_audio(
         self, waveform: Float[Tensor, "b s"], first: int = 0
@@ -310,6 +356,13 @@ def latent_validity(valid: Bool[Tensor, "b f"]) -> Bool[Tensor, "b l"]:
     num = num_latents(valid.shape[1])
     later = valid[:, 1:].unflatten(1, (num - 1, TEMPORAL_FACTOR)).all(-1)
     return torch.cat([valid[:, :1], later], dim=1)
+
+
+def _hearing(look_ahead: int | None, window: int | None) -> str:
+    if look_ahead is None:
+        return "hear whole recordings"
+    of = "" if window is None else f" in windows of {window}"
+    return f"hear {look_ahead} latents ahead{of}"
 
 
 def _both(old: Tensor | None, new: Tensor) -> Tensor:

@@ -96,11 +96,6 @@ class DiTConfig:
             raise ValueError(f"temporal_window is at least 0, got {self.temporal_window}")
         if self.causal_block is None and self.causal_window is not None:
             raise ValueError("causal_window is for a network with a causal_block")
-        if self.causal_block is not None and self.causal_block < CAUSAL_FIRST:
-            raise ValueError(
-                f"causal_block is at least {CAUSAL_FIRST}, the length of the first one, got "
-                f"{self.causal_block}"
-            )
         if self.causal_block is not None and self.temporal_window is not None:
             raise ValueError("a network is causal or local in time (temporal_window), not both")
         if self.refines_from is not None and not 0 < self.refines_from <= 1:

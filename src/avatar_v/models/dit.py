@@ -25,6 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.kernels.key_mask import KeyPart, build_mask
+from avatar_v.kernels.residual import Tokens
 from avatar_v.models.attention import KeyValue, Pattern
 from avatar_v.models.blocks import Block, Head, run_block
 from avatar_v.models.cache import KeyValueCache
@@ -36,7 +37,6 @@ from avatar_v.models.layers import (
     LayerNorm,
     RMSNorm,
     TimeEmbedding,
-    Tokens,
     compute_dtype,
     residual_dtype,
     rotary_grid,
@@ -128,6 +128,7 @@ class AvatarDiT(nn.Module):
         *,
         past: KeyValueCache | None = None,
         start: int = 0,
+        origin: tuple[int, int] = (0, 0),
         pattern: Pattern | None = None,
         as_seen: Callable[[int, KeyValue], KeyValue] | None = None,
         return_keys: bool = False,
@@ -140,7 +141,8 @@ class AvatarDiT(nn.Module):
         ``past`` are earlier frames, which all new ones attend to: the encoded reference
         (`encode_reference`; ``cond.reference`` itself is not read here, and to leave its keys out
         is an error) and what a causal model has made already. ``start`` is the temporal position
-        of the first new frame, on the axis of the positions in ``past``. ``pattern`` says which new
+        of the first new frame, on the axis of the positions in ``past``, and ``origin`` the place,
+        in tokens down and across, of a part of a picture in the whole. ``pattern`` says which new
         frames see which; None: what the config says (``temporal_window``, ``causal_block``), else
         all see all. Behind the stream of a cache the frames of a causal network are one block. With
         ``return_keys`` the keys and values of the new frames come as a second result, to be
@@ -154,7 +156,7 @@ class AvatarDiT(nn.Module):
             raise ValueError("cond has a reference: give its keys (encode_reference) as past")
         num_samples, num_frames, _, height, width = x_t.shape
         grid = (height // self.config.patch, width // self.config.patch)
-        rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device, start)
+        rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device, start, origin)
         motion_rotary = rotary_grid(num_frames, 1, 1, self.config.head_dim, x_t.device, start)
         x = self._embed_patches(x_t)
         if self.low_embed is not None and cond.low is not None:

@@ -31,7 +31,8 @@ class ReconstructionStats:
 
     least_db: Annotated[float, Within(-200, 200)]  # `fidelity_db` of all but `PERCENTILE` of them
     num_pictures: Annotated[int, Within(1, 10**9)]  # it was measured on
-    side: Annotated[int, Within(1, 65_536)]  # pixels of these
+    height: Annotated[int, Within(1, 65_536)]  # pixels of these
+    width: Annotated[int, Within(1, 65_536)]
 
 
 def fidelity_db(rebuilt: Pictures, pictures: Pictures) -> Float[Tensor, " n"]:
@@ -54,7 +55,7 @@ def detail(x: Pictures) -> Pictures:
     return x - F.avg_pool2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
 
 
-def known(values: Float[Tensor, " n"], *, side: int) -> ReconstructionStats:
+def known(values: Float[Tensor, " n"], *, size: tuple[int, int]) -> ReconstructionStats:
     """What training pictures with these fidelities tell; ValueError for none, or one not finite.
 
     Fewer than a hundred pictures, such as the frames of one clip, do not show a percentile of
@@ -66,4 +67,4 @@ def known(values: Float[Tensor, " n"], *, side: int) -> ReconstructionStats:
     least = values.quantile(PERCENTILE)
     if len(values) * PERCENTILE < 1:
         least = values.mean() - NUM_DEVIATIONS * values.std(correction=0)
-    return ReconstructionStats(round(float(least), 3), len(values), side)
+    return ReconstructionStats(round(float(least), 3), len(values), *size)

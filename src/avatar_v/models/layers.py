@@ -9,6 +9,7 @@ weights' dtype.
 import functools
 import math
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +17,13 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from avatar_v.kernels.norm import rms_norm
+from avatar_v.kernels.residual import PerFrame, Tokens, gated_add_norm, layer_norm
 
 TIME_SCALE = 1000.0
 """Wan's sinusoidal embedding counts time from 0 to 1000."""
 GUIDANCE_SCALE = 100.0
 """Guidance weights from 0 to 10 span the sinusoids that time spans."""
 ROPE_BASE = 10_000.0
-
-Tokens = Float[Tensor, "b l n d"]
 
 
 def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
@@ -47,18 +47,6 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     if not torch.amp.is_autocast_available(x.device.type):
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
-
-
-def modulated_norm(
-    x: Tokens, shift: Float[Tensor, "#b #l 1 d"], scale: Float[Tensor, "#b #l 1 d"], eps: float
-) -> Tokens:
-    """LayerNorm without gain, then ``(1 + scale) · + shift``, in fp32."""
-    return F.layer_norm(x.float(), x.shape[-1:], eps=eps) * (1 + scale) + shift
-
-
-def gated_add(x: Tokens, update: Tokens, gate: Float[Tensor, "#b #l 1 d"]) -> Tokens:
-    """x + gate · update in fp32, in the dtype of the residual stream."""
-    return (x.float() + update * gate).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -90,9 +78,13 @@ class LayerNorm(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
-        return F.layer_norm(
-            x.float(), x.shape[-1:], self.weight.float(), self.bias.float(), self.eps
-        )
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+    def behind(
+        self, x: Tokens, update: Tokens, gate: PerFrame | None, dtype: torch.dtype
+    ) -> tuple[Tokens, Tokens]:
+        """x + gate · update, and the norm of that as ``dtype``."""
+        return gated_add_norm(x, update, gate, self.bias, self.weight, self.eps, dtype)
 
 
 class MLP(nn.Module):
@@ -185,12 +177,18 @@ def rotary_split(head_dim: int) -> tuple[int, int, int]:
 
 
 def rotary_grid(
-    num_frames: int, height: int, width: int, head_dim: int, device: torch.device, start: int = 0
+    num_frames: int,
+    height: int,
+    width: int,
+    head_dim: int,
+    device: torch.device,
+    start: int = 0,
+    origin: tuple[int, int] = (0, 0),
 ) -> Float[Tensor, "s 1 half 2"]:
-    """The table of ``num_frames`` x ``height`` x ``width`` tokens from position ``start`` on; kept
-    for the next call, except where a compiler traces it."""
+    """The table of ``num_frames`` x ``height`` x ``width`` tokens from position ``start`` and place
+    ``origin`` on; kept for the next call, except where a compiler traces it."""
     make = _made_grid if torch.compiler.is_compiling() else _kept_grid
-    return make(num_frames, height, width, head_dim, device, start)
+    return make(num_frames, height, width, head_dim, device, start, origin)
 
 
 def forget_grids() -> None:
@@ -200,31 +198,40 @@ def forget_grids() -> None:
 
 
 def _made_grid(
-    num_frames: int, height: int, width: int, head_dim: int, device: torch.device, start: int
+    num_frames: int,
+    height: int,
+    width: int,
+    head_dim: int,
+    device: torch.device,
+    start: int,
+    origin: tuple[int, int],
 ) -> Float[Tensor, "s 1 half 2"]:
     position = torch.arange(num_frames, device=device) + start
-    return rotary_table(position[None], height, width, head_dim)[0]
+    return rotary_table(position[None], height, width, head_dim, origin)[0]
 
 
 @functools.lru_cache(maxsize=64)
-def _kept_grid(
-    num_frames: int, height: int, width: int, head_dim: int, device: torch.device, start: int
-) -> Float[Tensor, "s 1 half 2"]:
+def _kept_grid(*of: Any) -> Float[Tensor, "s 1 half 2"]:
     with torch.inference_mode(False):  # what is kept outlives the mode it was made in
-        return _made_grid(num_frames, height, width, head_dim, device, start)
+        return _made_grid(*of)
 
 
 def rotary_table(
-    position: Shaped[Tensor, "b l"], height: int, width: int, head_dim: int
+    position: Shaped[Tensor, "b l"],
+    height: int,
+    width: int,
+    head_dim: int,
+    origin: tuple[int, int] = (0, 0),
 ) -> Float[Tensor, "b s 1 half 2"]:
-    """(cos, sin) of each token's angles for latent frames at ``position``, s = l · height · width.
+    """(cos, sin) of each token's angles for latent frames at ``position``, s = l · height · width,
+    from the place ``origin`` (down, across) on.
 
     Angles are taken in float64, so that positions far from zero lose nothing.
     """
     sizes, device = rotary_split(head_dim), position.device
     time = _angles(position, sizes[0])
-    y = _angles(torch.arange(height, device=device), sizes[1])
-    x = _angles(torch.arange(width, device=device), sizes[2])
+    y = _angles(torch.arange(height, device=device) + origin[0], sizes[1])
+    x = _angles(torch.arange(width, device=device) + origin[1], sizes[2])
     grid = (*position.shape, height, width, -1)
     parts = (time[:, :, None, None], y[None, None, :, None], x[None, None, None])
     angle = torch.cat([part.expand(*grid) for part in parts], dim=-1)

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.base.stored import Count, Size, built
+from avatar_v.kernels.residual import gated_add, gated_add_norm, modulated_norm
 from avatar_v.models.attention import SelfAttention
 from avatar_v.models.blocks import Head
 from avatar_v.models.checks import expect
@@ -25,8 +26,6 @@ from avatar_v.models.layers import (
     RMSNorm,
     TimeEmbedding,
     compute_dtype,
-    gated_add,
-    modulated_norm,
     rotary_grid,
 )
 from avatar_v.motion.own_units import in_own_units
@@ -97,13 +96,14 @@ class MotionBlock(nn.Module):
         shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
             (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
         )
-        y = modulated_norm(x, shift, scale, self.eps)
+        dtype = compute_dtype(x, self.ffn.up.weight)
+        y = modulated_norm(x, shift, scale, self.eps, dtype)
         y, _ = self.self_attention(y.squeeze(2), rotary)
         x = gated_add(x, y.unsqueeze(2), gate)
-        x = x + self.audio_inject(sound)
-        y = modulated_norm(x, shift_ffn, scale_ffn, self.eps)
-        y = self.ffn(y.to(compute_dtype(y, self.ffn.up.weight)))
-        return gated_add(x, y, gate_ffn)
+        x, y = gated_add_norm(
+            x, self.audio_inject(sound), None, shift_ffn, scale_ffn, self.eps, dtype
+        )
+        return gated_add(x, self.ffn(y), gate_ffn)
 
 
 class MotionNet(nn.Module):

@@ -2,9 +2,10 @@
 
 Both turn a list of prompts into "b n d" with a fixed n, so that what a prompt means to the model
 never depends on the other prompts of its batch. The empty prompt is the unconditional one.
+Where the captions of shards were encoded ahead, training has a `StoredText` in place of either.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from avatar_v.base.outside import check_pulled
 from avatar_v.base.paths import indexed_weights
+from avatar_v.base.states import hash_of
 from avatar_v.base.stored import Count, Size
 from avatar_v.models.attention import CrossAttention
 from avatar_v.models.layers import MLP, LayerNorm
@@ -144,6 +146,72 @@ class UMT5TextEncoder(nn.Module):
         """The model and its tokenizer in transformers' layout."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+
+class StoredText(nn.Module):
+    """In place of an encoder whose encodings of captions lie beside the clips (`avatar-v shards
+    encode --text`): it knows the empty prompt alone.
+
+    Args:
+        empty: the encoding of "", of all tokens.
+        hash: of the encoder.
+        trained: whether the encoder has weights that want a gradient.
+        reload: gives the encoder, for the weights that a run leaves.
+    """
+
+    def __init__(
+        self,
+        empty: Float[Tensor, "n d"],
+        hash: str,
+        reload: Callable[[], ByteTextEncoder | UMT5TextEncoder],
+        *,
+        trained: bool,
+    ) -> None:
+        super().__init__()
+        self.empty = nn.Parameter(empty, requires_grad=trained)
+        self.num_tokens, self.dim = empty.shape
+        self.hash, self.reload = hash, reload
+
+    @classmethod
+    def of(
+        cls,
+        encoder: ByteTextEncoder | UMT5TextEncoder,
+        reload: Callable[[], ByteTextEncoder | UMT5TextEncoder],
+    ) -> "StoredText":
+        with torch.no_grad():
+            empty = encoder([""])[0].float().clone()
+        trained = any(p.requires_grad for p in encoder.parameters())
+        return cls(empty, text_hash(encoder), reload, trained=trained)
+
+    def forward(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:
+        """ValueError for a prompt that is not empty."""
+        if text := next(filter(None, texts), ""):
+            raise ValueError(f"models.stored_text leaves the encoder out that {text[:60]!r} needs")
+        return self.empty.float().repeat(len(texts), 1, 1)  # a copy: FSDP2 takes its own back
+
+    def padded(self, states: Float[Tensor, "b k d"]) -> Float[Tensor, "b n d"]:
+        """Stored encodings as the encoder gives them."""
+        padding = self.num_tokens - states.shape[1]
+        return torch.nn.functional.pad(states.float(), (0, 0, 0, padding))
+
+    def require_frozen(self) -> None:
+        """ValueError where the encoder would be trained."""
+        if self.empty.requires_grad:
+            raise ValueError(
+                "models.stored_text: this stage trains its text encoder, so captions cannot be "
+                "encoded ahead; it goes with UMT5, LoRA and stages that train the DiT alone"
+            )
+
+
+def text_hash(encoder: ByteTextEncoder | UMT5TextEncoder) -> str:
+    """16 hex digits that say which encoder made some encodings."""
+    kind = UMT5TextEncoder if isinstance(encoder, UMT5TextEncoder) else ByteTextEncoder
+    return hash_of({"class": kind.__name__, **encoder.config}, encoder.named_parameters())
+
+
+def without_padding(states: Float[Tensor, "n d"]) -> Float[Tensor, "k d"]:
+    """The encoding of a prompt without the zeros behind its last token."""
+    return states[: int(states.any(1).nonzero().max()) + 1]
 
 
 class _TextLayer(nn.Module):

@@ -8,7 +8,6 @@ objectives/vae.py.
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,11 +28,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from avatar_v.base.outside import read_json
-from avatar_v.base.states import check_numbers, check_state, read_tensors
+from avatar_v.base.states import check_numbers, check_state, hash_of, read_tensors
 from avatar_v.base.stored import Count, Size, Within, built, checked
 from avatar_v.models.base import part_folder
-from avatar_v.models.compressed import restored
 from avatar_v.models.fidelity import ReconstructionStats
+from avatar_v.models.restored import restored
 from avatar_v.models.vae_norm import replace_norms
 from avatar_v.types import TEMPORAL_FACTOR, num_latents
 
@@ -177,11 +176,7 @@ class VideoVAE(nn.Module):
         return self._hash_parts(lambda name: name.startswith(("encoder.", "quant_conv.")))
 
     def _hash_parts(self, counts: Callable[[str], bool]) -> str:
-        digest = hashlib.sha256(json.dumps(self._config(), sort_keys=True).encode())
-        for name, value in ((name, value) for name, value in self._state() if counts(name)):
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().float().contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return hash_of(self._config(), ((n, v) for n, v in self._state() if counts(n)))
 
     @property
     def latent_channels(self) -> int:

@@ -4,14 +4,11 @@ Windows begin at the beginning of a clip, from an image or from nothing, or cont
 from 1 or 2 given latents. The flow loss counts face and mouth more.
 """
 
-from collections.abc import Mapping
-
 from torch import Tensor
 
 from avatar_v.training.batch import Logs, TrainBatch
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
-from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import AUDIO, Trainable, select_dit
 from avatar_v.training.video import Regions, VideoSubject, velocity_loss
@@ -41,9 +38,6 @@ class A2V(Engine[TrainBatch[Cond]]):
     ) -> None:
         regions = Regions(face_boost, mouth_boost)
         super().__init__(VideoSubject(models, objective, regions), optim, seed, trainable)
-
-    def roles(self) -> Mapping[str, Role]:
-        return whole_pipeline(self.optim)
 
     def select_trainable(self) -> None:
         """Audio layers are new where they give nothing yet (own_face starts from trained ones)."""

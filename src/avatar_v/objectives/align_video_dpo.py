@@ -107,7 +107,7 @@ class VideoPairSubject(ClipSubject[Cond]):
         """The conditions that both videos of each pair share."""
         conditioner = networks.conditioner
         return Cond(
-            text=conditioner.encode_text(batch.text),
+            text=conditioner.encode_captions(batch),
             audio=conditioner.encode_audio_windows(batch.audio, windows.start, windows.length),
             reference=self.build_reference(networks, batch, step if draws is None else draws.step),
         )

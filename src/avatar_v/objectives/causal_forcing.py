@@ -7,7 +7,6 @@ behind others of any noise. In generation all of them have been denoised to the 
 """
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,6 @@ from avatar_v.training.continuation import Continuation
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
-from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable, select_dit
 from avatar_v.training.video import Regions, VideoSubject, velocity_loss
@@ -46,7 +44,7 @@ class Blocks:
     one_time_share: float = 0.5  # of the windows have one time for all blocks (our choice)
 
     def __post_init__(self) -> None:
-        checks.count("blocks.length", self.length, least=CAUSAL_FIRST)
+        checks.count("blocks.length", self.length)
         checks.count("blocks.window", self.window)
         checks.share("blocks.one_time_share", self.one_time_share)
 
@@ -108,9 +106,6 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
         )  # fmt: skip
         super().__init__(video, optim, seed, trainable)
         self.blocks = blocks
-
-    def roles(self) -> Mapping[str, Role]:
-        return whole_pipeline(self.optim)
 
     def select_trainable(self) -> None:
         select_dit(self, self.trainable, new=(), seed=self.seed)

@@ -7,7 +7,6 @@ generation starts. refiner_adversarial.py is the second phase.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +17,11 @@ from torch import Tensor
 from avatar_v import flow
 from avatar_v.base import checks
 from avatar_v.losses.flow import flow_loss
-from avatar_v.models.refiner import SIGMA, as_refiner, low_latents, predict_clean
+from avatar_v.models.refiner import FACTOR, SIGMA, as_refiner, low_latents, predict_clean
 from avatar_v.training.batch import Draws, Logs, TrainBatch, noise_like
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import draw_run
-from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.subject import FreeWindows, Networks
 from avatar_v.training.trainable import Trainable, select_dit
@@ -39,6 +37,7 @@ class Refinement:
     """Numbers of the refiner and of what it reads."""
 
     sigma: float = SIGMA  # where the one step starts
+    factor: float = FACTOR  # the pictures are so many times larger than the low ones, each way
     one_step_share: float = 0.5  # samples at t = sigma; the others uniform in (0, sigma]
     temporal_window: int | None = 2  # latent frames each side; None: all of the window
     min_reference_latents: int = 1  # of a step, drawn between the two (personality.draw_run)
@@ -48,6 +47,7 @@ class Refinement:
 
     def __post_init__(self) -> None:
         checks.positive("sigma", self.sigma, most=1)  # a time
+        checks.number("factor", self.factor, above=1, most=8)
         if self.temporal_window is not None:
             checks.count("temporal_window", self.temporal_window, least=0)
         low, high = self.min_reference_latents, self.max_reference_latents
@@ -122,6 +122,12 @@ class LowVideoSubject(VideoSubject):
     def low(self, networks: Networks, batch: Batch, step: int) -> Latents:
         """Precomputed, or made of the video; ValueError where there is neither."""
         if batch.low is not None:
+            made, asked = batch.low_factor or FACTOR, self.refinement.factor
+            if made != asked:
+                raise ValueError(
+                    f"batch {batch.key[:3]} was made low by a factor of {made:g}, and "
+                    f"refinement.factor is {asked:g}: encode the shards with --low {asked:g}"
+                )
             return batch.low
         video = self.at_resolution(networks, batch, step).video
         if video is None:
@@ -129,14 +135,15 @@ class LowVideoSubject(VideoSubject):
                 f"batch {batch.key[:3]} has neither video nor low latents; make them with "
                 "`avatar-v shards encode --low`"
             )
-        return low_latents(networks.conditioner.vae, video)
+        return low_latents(networks.conditioner.vae, video, self.refinement.factor)
 
     @property
     def reference_dropout(self) -> float:
         return self.refinement.reference_dropout
 
     def card_entries(self, networks: Networks) -> dict[str, Any]:
-        return {"reference": True, "motion": True, "faces": False}
+        own = self.refinement.factor
+        return {"reference": True, "motion": True, "faces": False, "factor": own}
 
     def refined(
         self, networks: Networks, batch: TrainBatch[Cond], t: Float[Tensor, "b l"]
@@ -214,9 +221,6 @@ class Refiner(Engine[TrainBatch[Cond]]):
         video = LowVideoSubject(models, objective, Regions(face_boost, mouth_boost), refinement)
         super().__init__(video, optim, seed, trainable)
         self.parts = RefinerParts(refinement, trainable, seed)
-
-    def roles(self) -> Mapping[str, Role]:
-        return whole_pipeline(self.optim)
 
     def build_roles(self) -> None:
         self.parts.build(self)

@@ -222,10 +222,13 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         return load_dit(f"{self.student.causal_weights}/dit")
 
     def trained_streaming(self) -> Streaming:
-        """What the student saw of the past in 4d."""
+        """What the student saw of the past in 4d. ValueError if it heard sound otherwise."""
         folder = self.student.causal_weights
-        card = read_adapter_card(folder).card if self.has_adapters else read_card(folder)
-        return card.can.streaming or Streaming()
+        can = (read_adapter_card(folder).card if self.has_adapters else read_card(folder)).can
+        self.conditioner.check_heard(
+            can.audio_look_ahead, can.audio_window, where=f"student.causal_weights {folder}"
+        )
+        return can.streaming or Streaming()
 
     def causal_factors(self) -> tuple[DiTConfig, Factors | None]:
         """The shape and the factors of stage 4d's adapter, which the student's start from (None: as

@@ -7,7 +7,6 @@ critics see a few predicted frames (Avatar V §3.3): training/perceptual.py. The
 one pass: ``flow_term`` and ``perceptual_term``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -20,7 +19,6 @@ from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.perceptual import PerceptualLosses, PerceptualTerms, Predicted
 from avatar_v.training.personality import Personality
-from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import MOTION, Trainable, select_dit
 from avatar_v.training.video import Regions, VideoSubject, velocity_loss
@@ -68,9 +66,6 @@ class SFT(Engine[TrainBatch[Cond]]):
         )  # fmt: skip
         super().__init__(video, optim, seed, trainable)
         self.perceptual = PerceptualLosses(perceptual)
-
-    def roles(self) -> Mapping[str, Role]:
-        return whole_pipeline(self.optim)
 
     def select_trainable(self) -> None:
         select_dit(self, self.trainable, new=MOTION, seed=self.seed)

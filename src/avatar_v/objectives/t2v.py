@@ -3,14 +3,11 @@
 No audio and no reference: their modules keep the zero outputs they start with.
 """
 
-from collections.abc import Mapping
-
 from torch import Tensor
 
 from avatar_v.training.batch import Logs, TrainBatch
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
-from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable, select_dit
 from avatar_v.training.video import VideoSubject, velocity_loss
@@ -33,9 +30,6 @@ class T2V(Engine[TrainBatch[Cond]]):
         trainable: Trainable | None = None,
     ) -> None:
         super().__init__(VideoSubject(models, objective, has_audio=False), optim, seed, trainable)
-
-    def roles(self) -> Mapping[str, Role]:
-        return whole_pipeline(self.optim)
 
     def select_trainable(self) -> None:
         select_dit(self, self.trainable, new=(), seed=self.seed)

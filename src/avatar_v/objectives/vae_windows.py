@@ -114,8 +114,10 @@ class FrameSubject(Subject[VideoWindows]):
         num_textures = round(len(video) * share / (1 - share))
         if num_textures == 0:
             return video, weight
-        cut = video.shape[-2]
-        textures = texture_clips(num_textures, frames, cut, generator=generator).to(video)
+        height, width = video.shape[-2:]
+        square = max(height, width)
+        drawn = texture_clips(num_textures, frames, square, generator=generator).to(video)
+        textures = drawn[..., :height, :width]
         plain = torch.ones_like(weight[:1]).expand(num_textures, -1, -1, -1, -1)
         return torch.cat([video, textures]), torch.cat([weight, plain])
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.base import checks
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.inputs.reference_clip import read_reference
 from avatar_v.motion.extractors import Extractor, find_extractor
 from avatar_v.pairs.making import Conditions, Made
@@ -25,19 +25,22 @@ class MadeVideos:
 
     name: str
     files: dict[str, Path]  # by the key of the clip
-    side: int
+    video: VideoFormat
     face_crop: bool
     extractor: Extractor | None
 
     @classmethod
-    def load(cls, folder: str, *, side: int, face_crop: bool, motion: str) -> "MadeVideos":
+    def load(cls, folder: str, *, video: VideoFormat, face_crop: bool, motion: str) -> "MadeVideos":
         """``motion``: what reads it (motion/extractors.py). ValueError for a folder without
         videos."""
-        checks.count("--size", side, least=32, most=4096)
         files = {path.stem: path for path in sorted(Path(folder).glob("*.mp4"))}
         if not files:
             raise ValueError(f"{folder}: no videos in it; expected CLIP.mp4, by the keys of clips")
-        return cls(folder, files, side, face_crop, find_extractor(motion, face_crop=face_crop))
+        return cls(folder, files, video, face_crop, find_extractor(motion, face_crop=face_crop))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.video.size
 
     def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
         """The beginnings of the files, as long as the conditions. ValueError for a file that is
@@ -51,7 +54,7 @@ class MadeVideos:
     ) -> tuple[Float[Tensor, "f m"], UInt8[Tensor, "f 3 h w"]]:
         read = read_reference(
             path,
-            side=self.side,
+            video=self.video,
             seconds=(num_frames - 1) / FRAME_RATE_HZ,
             face_crop=self.face_crop,
             extractor=self.extractor,

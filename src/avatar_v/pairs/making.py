@@ -51,7 +51,7 @@ from avatar_v.shards.pairs import (
 from avatar_v.shards.schema import Sample
 from avatar_v.shards.table import ClipTable
 from avatar_v.shards.writer import ClipEntry, Failure, RawClip, write_shard
-from avatar_v.types import Batch, num_latents
+from avatar_v.types import FRAME_RATE_HZ, Batch, num_latents
 from avatar_v.weights.card import read_card, weights_folder
 from avatar_v.weights.weights import load_pipeline
 
@@ -121,8 +121,8 @@ class PairSystem(Protocol):
     def name(self) -> str: ...
 
     @property
-    def side(self) -> int | None:
-        """Pixels of the square pictures; None where motion alone is made."""
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of the pictures; None where motion alone is made."""
         ...
 
     def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
@@ -139,7 +139,7 @@ class MotionSystem:
     settings: Settings
 
     @property
-    def side(self) -> None:
+    def size(self) -> None:
         """Motion alone is made."""
 
     @classmethod
@@ -201,15 +201,19 @@ def make_pairs(
 
     ValueError where no person has two clips, for systems of which one makes videos and one motion
     alone, or videos of another size, for clips without pictures where videos are made, and where
-    no clip is one of ``keys``.
+    no clip is one of ``keys``, and for clips of another rate than 25.
     """
     out = Path(out).resolve()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} already exists; choose a new or empty folder")
-    sides = [system.side for system in systems]
-    if sides[0] != sides[1]:
-        raise ValueError(f"both systems make pictures of one size, got {sides[0]} and {sides[1]}")
+    sizes = [system.size for system in systems]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f"both systems make pictures of one size, got {sizes[0]} and {sizes[1]}")
     clips = ClipTable(c for c in read_folder(folder) if c.num_frames >= settings.num_frames)
+    if other := {clip.frame_rate_hz for clip, _ in clips.kinds()} - {FRAME_RATE_HZ}:
+        raise ValueError(
+            f"{folder}: pairs are of clips of {FRAME_RATE_HZ} frames a second, these have {other}"
+        )
     partners = Partners(clips, np.arange(len(clips)), same_scene=False)
     if not len(partners.paired):
         raise ValueError(
@@ -272,23 +276,26 @@ def _judge(
             found = partners.of(index)
             reference = found[int(draw.integers(len(found)))]
             begin_at = draw if anywhere else None
-            said.append(_read(clips[index], systems[0].side, settings.num_frames, begin_at))
-            references.append(_read(clips[reference], systems[0].side, None, draw))
+            said.append(_read(clips[index], systems[0].size, settings.num_frames, begin_at))
+            references.append(_read(clips[reference], systems[0].size, None, draw))
         yield judge_pairs(Conditions(said, references), systems, panel, settings.seed, numbers)
 
 
 def _read(
-    clip: ClipEntry, side: int | None, num_frames: int | None, draw: np.random.Generator | None
+    clip: ClipEntry,
+    size: tuple[int, int] | None,
+    num_frames: int | None,
+    draw: np.random.Generator | None,
 ) -> Sample:
-    """A clip, or a part of so many frames, the first ones without ``draw``; with square pictures of
-    ``side``, or with none."""
-    sample = read_clip(clip, decode_video=side is not None, use_latents=False)
-    if side is not None and sample.video is None:
+    """A clip, or a part of so many frames, the first ones without ``draw``; with pictures of a
+    ``size``, or with none."""
+    sample = read_clip(clip, decode_video=size is not None, use_latents=False)
+    if size is not None and sample.video is None:
         raise ValueError(f"{clip.shard}, clip {clip.key}: videos need clips with pictures")
-    if side is None:
+    if size is None:
         meta = dataclasses.replace(sample.meta, height=0, width=0, vae_hash=None)
         sample = dataclasses.replace(sample, meta=meta)
-    bucket = Bucket(side or 0, side or 0, num_frames or sample.meta.num_frames)
+    bucket = Bucket(*(size or (0, 0)), num_frames or sample.meta.num_frames)
     return fit_sample(sample, bucket, draw)
 
 

@@ -42,8 +42,8 @@ class VideoSystem:
         return cls(weights, pipeline)
 
     @property
-    def side(self) -> int:
-        return self.pipeline.side
+    def size(self) -> tuple[int, int]:
+        return self.pipeline.format.video.size
 
     def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
         """One video after the other, with the pipeline's own defaults."""

@@ -6,7 +6,9 @@ the ranks do not divide are padded; the padding is dropped behind each exchange,
 it. Around self-attention the group is a grid (USP, arXiv 2405.07719):
 
 - Ulysses (arXiv 2309.14509): an all-to-all turns tokens of all heads into all tokens of some heads,
-  q, k and v in one exchange, and a second one turns the outputs back. Its degree divides the heads.
+  of q, k and v, and another one turns the outputs back. Its degree divides the heads. Exchanges may
+  overlap with computing (exchange.py): while q travels k is projected, while k travels v, while v
+  travels q and k are rotated, and while the outputs of some heads travel the next ones attend.
 - Ring (parallel/ring.py) over the rest: 12 heads on 8 ranks are Ulysses 4 x ring 2.
 
 The reference stream is computed by every rank, which keeps the keys and values of its own heads, so
@@ -20,12 +22,14 @@ torch.distributed.tensor.experimental.context_parallel does not fit: it cuts all
 region alike and takes no key mask, so replicated reference keys and cross-attention would be cut.
 """
 
+import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -36,16 +40,18 @@ from avatar_v.models.attention import (
     Blocked,
     ExtraKV,
     Heads,
+    SendingCore,
+    attend_rotated,
     attend_self,
     mask_of_extra,
 )
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.spread import Cores
+from avatar_v.parallel import exchange, fastest
+from avatar_v.parallel.exchange import BLOCKING, Arrived, Collective, Transport, Way, begun
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.ring import Ring, attend_few, attend_ring
-
-# pyright: reportIncompatibleMethodOverride=false
-
+from avatar_v.parallel.symmetric import Symmetric
 
 OwnKeyValue = tuple[Float[Tensor, "b k own width"], Float[Tensor, "b k own width"]]
 OwnExtra = tuple[Float[Tensor, "b extra own width"], Float[Tensor, "b extra own width"]]
@@ -61,29 +67,36 @@ def sequence_mesh(layout: Layout, num_heads: int, device_type: str) -> DeviceMes
     """All ranks as (data, ring, ulysses). Ranks of a Ulysses group have consecutive numbers: they
     exchange the most, and neighbours are linked best. All ranks call this together."""
     ulysses, ring = degrees(num_heads, layout.sequence_size)
+    limited = exchange.sms_options(device_type)
     return init_device_mesh(
         device_type,
         (layout.num_data_ranks, ring, ulysses),
         mesh_dim_names=("data", "ring", "ulysses"),
+        backend_override=None if limited is None else {"ulysses": limited},
     )
 
 
 def spread(dit: AvatarDiT, mesh: DeviceMesh) -> None:
     """Let ``dit`` compute its videos together with the other ranks of its sequence group: they call
     it at the same time with the same values. ``mesh`` is that of `sequence_mesh`."""
-    dit.spread = SequenceGroup(mesh, dit.config.num_heads)
+    dit.spread = SequenceGroup(mesh, dit.config.num_heads, dit.config.head_dim)
 
 
 class SequenceGroup:
-    """The place of a rank in its sequence group. ValueError for heads that Ulysses divides not."""
+    """The place of a rank in its sequence group, for heads of ``width``. ValueError for heads that
+    Ulysses divides not, and for exchanges that cannot be here."""
 
-    def __init__(self, mesh: DeviceMesh, num_heads: int) -> None:
+    def __init__(self, mesh: DeviceMesh, num_heads: int, width: int = 64) -> None:
         self.ulysses, self.ring = mesh["ulysses"], mesh["ring"]
         if num_heads % self.num_ulysses:
             raise ValueError(
                 f"{num_heads} heads are not divided by a Ulysses degree of {self.num_ulysses}"
             )
-        self.num_heads = num_heads
+        self.num_heads, self.width = num_heads, width
+        self.ways: dict[tuple[int, int], Way] = {}  # by frames and tokens, those chosen by time
+        self.transport: Transport = Collective(self.ulysses.get_group())
+        if exchange.asked().name == "symmetric" and self.num_ulysses > 1:
+            self.transport = Symmetric(self.ulysses.get_group())
 
     @property
     def num_ulysses(self) -> int:
@@ -102,7 +115,31 @@ class SequenceGroup:
                 f"a stream keeps the keys of whole frames, and in a ring of {self.num_ring} each "
                 f"rank has a part of them: use as many ranks as divide the {self.num_heads} heads"
             )
-        return SequenceShares(self, num_frames, num_tokens)
+        shares = SequenceShares(self, num_frames, num_tokens)
+        return replace(shares, way=self._way(shares))
+
+    def _way(self, shares: "SequenceShares") -> Way:
+        """As asked for; else the fastest on GPUs, and blocking elsewhere."""
+        if self.num_ulysses == 1:
+            return BLOCKING
+        way = exchange.asked().way
+        if way is not None:
+            return way
+        if self.ulysses.device_type != "cuda" or torch.compiler.is_compiling():
+            return BLOCKING
+        key = (shares.num_frames, shares.num_tokens)
+        if key not in self.ways:
+            self.ways[key] = self.fastest_way(shares, torch.device("cuda"))
+        return self.ways[key]
+
+    def fastest_way(self, shares: "SequenceShares", device: torch.device) -> Way:
+        """By a measurement that the ranks of the group make together."""
+        x = torch.empty(1, shares.num_frames, shares.num_tokens, 1, device=device)
+        trial = fastest.Trial(
+            (shares.num_frames * shares.own(x).shape[2], x[0].numel(), self.num_heads, self.width),
+            device, lambda way: replace(shares, way=way).cores.video,
+        )  # fmt: skip
+        return fastest.way_of(trial, self.num_ulysses, (self.ulysses, self.ring))
 
     def own_heads(self, x: Heads) -> Float[Tensor, "b s own width"]:
         """The heads of this rank, in memory of their own."""
@@ -115,6 +152,22 @@ class SequenceGroup:
         return torch.cat(_gathered(x, self.ulysses), dim=2)
 
 
+class VideoCore(SendingCore):
+    """Self-attention of a video over its ranks."""
+
+    def __init__(self, shares: "SequenceShares") -> None:
+        self._shares = shares
+
+    def send(self, x: Heads) -> Heads | Arrived:
+        return self._shares.send(x)
+
+    def __call__(
+        self, query: Heads | Arrived, key: Heads | Arrived, value: Heads | Arrived,
+        *args: Any, **named: Any,
+    ) -> tuple[Heads, OwnKeyValue]:  # fmt: skip
+        return self._shares.attend_video(query, key, value, *args, **named)
+
+
 @dataclass(frozen=True)
 class SequenceShares:
     """The shares of a group's ranks in a video of ``num_frames`` x ``num_tokens``."""
@@ -122,10 +175,11 @@ class SequenceShares:
     group: SequenceGroup
     num_frames: int
     num_tokens: int
+    way: Way = BLOCKING
 
     @property
     def cores(self) -> Cores:
-        return Cores(self.attend_video, self.attend_motion)
+        return Cores(VideoCore(self), self.attend_motion)
 
     def own(self, x: Float[Tensor, "b l n d"]) -> Float[Tensor, "b l m d"]:
         place = self._ring_rank * self.group.num_ulysses + self.group.ulysses.get_local_rank()
@@ -136,11 +190,18 @@ class SequenceShares:
             x = torch.cat(_gathered(x, mesh), dim=2)
         return x[:, :, : self.num_tokens]
 
+    def send(self, x: Heads) -> Heads | Arrived:
+        """Queries, keys or values as `attend_video` takes them: on their way already, or as they
+        are where exchanges block."""
+        if not self.way.overlaps or torch.compiler.is_compiling():
+            return x
+        return self._to_heads(x[None])
+
     def attend_video(
         self,
-        query: Heads,
-        key: Heads,
-        value: Heads,
+        query: Heads | Arrived,
+        key: Heads | Arrived,
+        value: Heads | Arrived,
         rotary: Float[Tensor, "positions 1 half 2"],
         *,
         beside: ExtraKV | None = None,
@@ -151,18 +212,50 @@ class SequenceShares:
         """`attend_self` of the whole video, of which this rank has its tokens. The keys and values
         that it returns are those of its heads (and of its part of a ring)."""
         assert beside is None
-        query, key, value = self._to_heads(torch.stack([query, key, value]))
-        if self.group.num_ring == 1:
-            y, kept = attend_self(
-                query, key, value, rotary, extra=extra, key_mask=key_mask, blocked=blocked
-            )
-            return self._to_tokens(y), kept
-        table, ring = self._here(rotary), self._ring()
-        y = attend_ring(
-            rotate(query, table), rotate(key, table), value, ring,
-            extra=extra, extra_mask=mask_of_extra(key_mask, extra), blocked=blocked,
-        )  # fmt: skip
-        return self._to_tokens(y), (key, value)
+        table = rotary if self.group.num_ring == 1 else self._here(rotary)
+        arriving = self._arriving(query, key, value)
+        turned, key = rotate(next(arriving), table), next(arriving)
+        rotated, value = (turned, rotate(key, table)), next(arriving)
+        own = (key, value)
+        if self.group.num_ring > 1:
+            y = attend_ring(
+                *rotated, value, self._ring(),
+                extra=extra, extra_mask=mask_of_extra(key_mask, extra), blocked=blocked,
+            )  # fmt: skip
+            return self._to_tokens([y]), own
+        tiles = self._tiles(rotated, own, extra, blocked)
+        outs = (
+            attend_rotated(turned, pair, rotary, None, more, key_mask, blocked)
+            for turned, pair, more in tiles
+        )
+        return self._to_tokens(outs), own
+
+    def _arriving(self, *sent: Heads | Arrived) -> Iterator[Heads]:
+        """Each of them, of all tokens, when it is there. What has not set off goes in one exchange,
+        which backward does, too."""
+        waiting = [x for x in sent if isinstance(x, Tensor)]
+        if waiting:
+            yield from self._to_heads(torch.stack(waiting))().unbind(0)
+        for x in sent:
+            if not isinstance(x, Tensor):
+                yield x()[0]
+
+    def _tiles(
+        self,
+        rotated: tuple[Heads, Heads],
+        own: OwnKeyValue,
+        extra: OwnExtra | None,
+        blocked: Blocked | None,
+    ) -> Iterable[tuple[Any, Any, Any]]:
+        """Some heads after others, where their outputs travel so. Attention by a pattern is of all
+        heads at once."""
+        size = 0 if torch.compiler.is_compiling() else self.way.heads
+        if size == 0 or size >= own[0].shape[2] or blocked is not None:
+            return [(rotated, own, extra)]
+        parts = [zip(*(x.split(size, dim=2) for x in pair), strict=True) for pair in (rotated, own)]
+        if extra is None:
+            return zip(*parts, itertools.repeat(None))
+        return zip(*parts, zip(*(x.split(size, dim=2) for x in extra), strict=True), strict=True)
 
     def attend_motion(
         self,
@@ -193,21 +286,39 @@ class SequenceShares:
         )  # fmt: skip
         return self.group.all_heads(y), (key, value)
 
-    def _to_heads(self, x: Float[Tensor, "three b lm all width"]) -> tuple[Heads, Heads, Heads]:
+    def _to_heads(self, x: Float[Tensor, "num b lm all width"]) -> Arrived:
         """Some tokens of all heads → all tokens, of this part of the ring, of some heads."""
-        num, (three, batch, _, heads, width) = self.group.num_ulysses, x.shape
-        x = x.view(three, batch, self.num_frames, -1, num, heads // num, width)
-        x = _exchanged(x.movedim(4, 0), self.group.ulysses)  # "u three b l m heads width"
-        x = x.permute(1, 2, 3, 0, 4, 5, 6).flatten(3, 4)[:, :, :, : self._num_here]
-        query, key, value = x.flatten(2, 3).unbind(0)
-        return query, key, value
+        num, (_, batch, _, heads, width) = self.group.num_ulysses, x.shape
+        x = x.view(
+            -1, batch, self.num_frames, x.shape[2] // self.num_frames, num, heads // num, width
+        )
+        arrived = self._begun(x.movedim(4, 0))  # "u num b l m heads width"
 
-    def _to_tokens(self, x: Float[Tensor, "b ln own width"]) -> Float[Tensor, "b lm heads width"]:
-        num = self.group.num_ulysses
-        x = x.view(x.shape[0], self.num_frames, self._num_here, *x.shape[2:])
-        x = _padded(x, num * self._num_own, dim=2).unflatten(2, (num, -1))
-        x = _exchanged(x.movedim(2, 0), self.group.ulysses)  # "u b l m heads width"
-        return x.permute(1, 2, 3, 0, 4, 5).flatten(3, 4).flatten(1, 2)
+        def joined() -> Float[Tensor, "num b ln heads width"]:
+            y = arrived().permute(1, 2, 3, 0, 4, 5, 6).flatten(3, 4)[:, :, :, : self._num_here]
+            return y.flatten(2, 3)
+
+        return joined
+
+    def _to_tokens(
+        self, tiles: Iterable[Float[Tensor, "b ln some width"]]
+    ) -> Float[Tensor, "b lm heads width"]:
+        """The heads of this rank, some after others, of all tokens → its tokens of all heads. A
+        tile sets off when it is there; all are waited for behind the last."""
+        num, arrivals = self.group.num_ulysses, list[Arrived]()
+        for x in tiles:
+            x = x.view(x.shape[0], self.num_frames, self._num_here, *x.shape[2:])
+            x = _padded(x, num * self._num_own, dim=2).unflatten(2, (num, -1))
+            arrivals.append(self._begun(x.movedim(2, 0)))  # "u b l m heads width"
+        parts = [arrived().permute(1, 2, 3, 0, 4, 5) for arrived in arrivals]
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=4)
+        return y.flatten(3, 4).flatten(1, 2)
+
+    def _begun(self, x: Float[Tensor, "u ..."]) -> Arrived:
+        """An exchange in the Ulysses group."""
+        if self.group.num_ulysses == 1:
+            return lambda: x
+        return begun(x, self.group.transport)
 
     def _here(self, rotary: Float[Tensor, "positions 1 half 2"]) -> Float[Tensor, "here 1 half 2"]:
         """The rotary table of this part of the ring."""
@@ -250,32 +361,12 @@ class SequenceShares:
         return self._num_own * self.group.num_ulysses * self.group.num_ring
 
 
-def _exchanged(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """Part i of the first axis goes to rank i, and what it sent comes back in its place."""
-    return x if mesh.size() == 1 else _Exchange.apply(x, mesh.get_group())
-
-
 def _gathered(x: Tensor, mesh: DeviceMesh) -> tuple[Tensor, ...]:
     """``x`` of every rank. As an exchange, whose gradient is the sum over the ranks."""
     if mesh.size() == 1:
         return (x,)
-    return _exchanged(x.expand(mesh.size(), *x.shape), mesh).unbind(0)
-
-
-class _Exchange(torch.autograd.Function):
-    """An all-to-all is its own adjoint. Of torch's own forms with gradients, one is deprecated and
-    the other private, and renamed with each version."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        received = torch.empty_like(x, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(received, x.contiguous(), group=group)
-        return received
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return _Exchange.apply(grad, ctx.group), None
+    parts = x.expand(mesh.size(), *x.shape)
+    return begun(parts, Collective(mesh.get_group()))().unbind(0)
 
 
 def _padded(x: Tensor, size: int, *, dim: int) -> Tensor:

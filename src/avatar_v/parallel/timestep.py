@@ -44,12 +44,15 @@ class Stopped(Exception):
 
 def steps_of_ranks(num_steps: int, num_ranks: int) -> list[range]:
     """The steps of each rank: consecutive ones, as many for all or one more for the last ranks,
-    since the first rank decodes, too. ValueError for more ranks than steps."""
-    if num_ranks > num_steps:
+    since the first rank decodes, too. With one rank more than steps it does nothing else.
+    ValueError for more."""
+    if num_ranks > num_steps + 1:
         raise ValueError(
-            f"{num_ranks} devices for {num_steps} steps: with causal weights each device makes at "
-            f"least one step, so --devices is at most {num_steps} here"
+            f"{num_ranks} devices for {num_steps} steps: with causal weights each device but the "
+            f"first makes at least one step, so --devices is at most {num_steps + 1} here"
         )
+    if num_ranks > num_steps:
+        return [range(0), *(range(i, i + 1) for i in range(num_steps))]
     least, more = divmod(num_steps, num_ranks)
     counts = [least + (rank >= num_ranks - more) for rank in range(num_ranks)]
     return [range(stop - num, stop) for num, stop in zip(counts, accumulate(counts), strict=True)]

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.models.reference import NUM_FACES, NUM_STILLS
+from avatar_v.models.text import StoredText
 from avatar_v.planning.recipe import Recipe
 from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import NUM_PORTRAITS
@@ -22,7 +24,7 @@ class Clips:
 
     batch_size: int
     num_frames: int
-    size: int  # pixels of the square picture
+    video: VideoFormat
 
     @property
     def latents(self) -> int:
@@ -32,9 +34,13 @@ class Clips:
 def largest_batch(stage: Engine, recipe: Recipe, clips: Clips) -> Batch:
     """Call it within measure.pretending."""
     data = recipe.data
+    states, text = None, stage.conditioner.text_encoder
+    if isinstance(text, StoredText):
+        states = torch.empty(clips.batch_size, text.num_tokens, text.dim, dtype=torch.float16)
     if isinstance(data, PairData):
-        return _pairs(clips, videos=data.videos)
+        return replace(_pairs(clips, videos=data.videos), text_states=states)
     batch = _clips(stage, clips, video=data.decode_video)
+    batch = replace(batch, text_states=states)
     return (
         replace(batch, reference=_clips(stage, clips, video=data.decode_video))
         if data.pairs
@@ -43,19 +49,19 @@ def largest_batch(stage: Engine, recipe: Recipe, clips: Clips) -> Batch:
 
 
 def _clips(stage: Engine, clips: Clips, *, video: bool) -> Batch:
-    b, side = clips.batch_size, clips.size
+    b, (height, width) = clips.batch_size, clips.video.size
     with unset_fake_temporarily():
         batch = replace(make_batch(b, clips.num_frames, 1), video=None)
     if isinstance(stage.subject, MotionSubject):
         return batch
     vae = stage.conditioner.vae
-    cells = side // vae.spatial_factor
+    cells = (height // vae.spatial_factor, width // vae.spatial_factor)
 
     def latents(num: int) -> torch.Tensor:
-        return torch.empty(b, num, vae.latent_channels, cells, cells)
+        return torch.empty(b, num, vae.latent_channels, *cells)
 
     if video:
-        batch = replace(batch, video=torch.empty(b, clips.num_frames, 3, side, side))
+        batch = replace(batch, video=torch.empty(b, clips.num_frames, 3, height, width))
     else:
         batch = replace(batch, latents=latents(clips.latents), low=latents(clips.latents))
     with unset_fake_temporarily():
@@ -70,7 +76,7 @@ def _clips(stage: Engine, clips: Clips, *, video: bool) -> Batch:
 
 def _pairs(clips: Clips, *, videos: bool) -> Batch:
     b = clips.batch_size
-    shape = (b, clips.num_frames, 3, clips.size, clips.size)
+    shape = (b, clips.num_frames, 3, *clips.video.size)
     shown = (torch.empty(shape), torch.empty(shape), torch.empty(b, NUM_PORTRAITS, *shape[2:]))
     with unset_fake_temporarily():
         batch, reference = (replace(make_batch(b, clips.num_frames, 1), video=None) for _ in "ab")

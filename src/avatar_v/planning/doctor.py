@@ -22,7 +22,7 @@ import torch
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import indexed_weights
 from avatar_v.base.words import counted, readable
-from avatar_v.kernels import backends
+from avatar_v.kernels import backends, scopes, switch
 from avatar_v.models.base import part_folder
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.text import ByteTextEncoder
@@ -82,7 +82,7 @@ def machine() -> list[Finding]:
         f"disk: {free / GIB:.0f} GiB free here",
         f"media: PyAV {av.__version__} with libavcodec {codecs}; no ffmpeg command is needed",
     ]
-    return [*(Finding(line) for line in lines), *_attention(), *_extras()]
+    return [*(Finding(line) for line in lines), *_attention(), *_kernels(), *_extras()]
 
 
 def recipe_findings(words: Sequence[str]) -> list[Finding]:
@@ -149,6 +149,33 @@ def _attention() -> Iterator[Finding]:
             yield Finding(f"attention by {name}: needs {lacks}", "lacks")
     named = _checked("attention by name", lambda: backends.check_named(device))
     yield from (finding for finding in named if finding.missing)
+
+
+def _kernels() -> Iterator[Finding]:
+    """Whether the Triton kernels run here, and give what their specifications give."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    yield Finding(f"kernels: {switch.told(device)}")
+    lacks = switch.lacking(device)
+    if lacks is not None:
+        yield Finding(f"kernels of Triton: need {lacks}", "lacks")
+    else:
+        for name, scope in scopes.scopes(scopes.Size(2, 5, 2, 16, device=device.type)).items():
+            yield from _checked(f"kernel {name}", partial(_as_specified, scope))
+    named = _checked("kernels by name", lambda: switch.check_named(device))
+    yield from (finding for finding in named if finding.missing)
+
+
+def _as_specified(scope: scopes.Scope) -> str:
+    """ValueError for a kernel that fails, or gives something else than its specification."""
+    try:
+        off = scopes.difference(scope)
+    except Exception as error:  # of compilers and drivers
+        raise ValueError(f"{error}; {switch.VARIABLE}=plain does without") from error
+    if not off <= scopes.LARGEST_DIFFERENCE:
+        raise ValueError(
+            f"off its specification by {off:.1e}; {switch.VARIABLE}=plain does without"
+        )
+    return f"runs, within {off:.0e} of its specification"
 
 
 def _extras() -> Iterator[Finding]:

@@ -8,22 +8,26 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.base.words import counted
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import NUM_STILLS
+from avatar_v.models.refiner import CONTEXT_LATENTS, SIGMA, tiles
 from avatar_v.models.vae import VideoVAE
+from avatar_v.parallel import exchange
 from avatar_v.parallel.apply import shard_units
 from avatar_v.parallel.sequence import degrees
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Cost, Number, as_on_gpus, cost_of, pretending, without_values
 from avatar_v.planning.memory import GIB
 from avatar_v.planning.networks import conditioner_of, config_of
-from avatar_v.planning.passes import Pass, pass_cost, reference_bytes
+from avatar_v.planning.passes import Pass, context_flops, pass_cost, reference_bytes
 from avatar_v.planning.report import Machine, table
 from avatar_v.planning.scaling import (
+    exposed_links,
     gather_time,
     group_sizes,
     pcie_time,
@@ -32,11 +36,11 @@ from avatar_v.planning.scaling import (
     spread_over,
     step_time,
 )
-from avatar_v.request.resolve import num_steps_of
+from avatar_v.request.resolve import Sizes, fitted, num_steps_of
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.guidance import streams
 from avatar_v.training.settings import Models
-from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR, num_latents
+from avatar_v.types import TEMPORAL_FACTOR, num_frames, num_latents
 from avatar_v.weights.card import Card, read_card, weights_folder
 from avatar_v.weights.presets import PRESETS, Format, format_of, preset
 
@@ -46,6 +50,8 @@ FEW_LATENTS = 3
 """Of a chunk the decoder is run on so many; the others cost the same each."""
 PLACES = 2
 """Blocks that offloading keeps on the device (parallel/offload.py)."""
+OVERLAPS = "tiled:1"
+"""The exchanges of sequence parallelism that a plan counts (parallel/exchange.py)."""
 GATHERED = 3
 """Of shards: the block that computes, the message that it came in, and the next one's."""
 
@@ -56,8 +62,8 @@ class Video:
 
     seconds: float = 10.0
     reference_s: float = 16.0
-    width: int | None = None  # pixels
-    height: int | None = None
+    size: str | None = None  # of the pictures that are delivered
+    factor: float = 1.0  # of a refiner behind the generator; 1: there is none
     num_frames: int | None = None  # of one chunk that is the whole video; ``seconds`` is not read
     num_steps: int | None = None
     num_passes: int | None = None  # of the network in a step
@@ -72,7 +78,9 @@ class Video:
     def num_chunks(self, sizes: Format) -> int:
         if self.num_frames is not None:
             return 1
-        return max(1, math.ceil(_new_latents(self.seconds) / (sizes.chunk_latents - OVERLAP)))
+        return max(
+            1, math.ceil(_new_latents(self.seconds, sizes.video) / (sizes.chunk_latents - OVERLAP))
+        )
 
 
 def generation_report(name: str, machine: Machine, video: Video, *, devices: int) -> str:
@@ -83,11 +91,13 @@ def generation_report(name: str, machine: Machine, video: Video, *, devices: int
     sizes = video.sized(PRESETS[name].format if card is None else format_of(card))
     dit, conditioner, net = _networks(models)
     tokens = preset(models.preset).text_tokens
-    made, reads = _passes(dit, conditioner, card, sizes, tokens, video)
+    way = _way(video, sizes, conditioner.vae, dit.config.patch)
+    made, reads = _passes(dit, conditioner, card, sizes, way, tokens, video)
     with as_on_gpus():
         encoding = pass_cost(dit, reads) if reads.reference else Cost(0, 0, 0)
         costs = {num: _step_cost(dit, made, num) for num in group_sizes(devices)}
-        decoding = _decoding(conditioner.vae, made)
+        decoding = _vae_cost(conditioner.vae, made.latents, _cells(way.base, conditioner.vae))
+        refiner, refining, words = _refined(dit, conditioner.vae, made, way, sizes, devices)
     cost, (ulysses, _) = costs[devices], degrees(dit.config.num_heads, devices)
     parts = {
         "DiT, bf16": _size(dit),
@@ -97,13 +107,18 @@ def generation_report(name: str, machine: Machine, video: Video, *, devices: int
         "keys of the reference": reference_bytes(dit, made, bf16=True) / ulysses,  # of its heads
         "activations": max(cost.peak, encoding.peak, decoding.peak / devices),
     }
+    parts |= refiner | {"activations": max(parts["activations"], refining.peak)}
     chunks = video.num_chunks(sizes)
     steps = num_steps_of(video.num_steps, card or Card(models.preset))
     flops = encoding.flops + chunks * (steps * cost.flops + decoding.flops / devices)
+    flops += chunks * refining.flops
     lines = [
         _verdict(name, sum(parts.values()) / GIB, machine, devices),
-        f"{_work(made, conditioner.vae, video, chunks, steps)}, {flops:.2e} operations on device 0",
+        f"{_work(made, way.base, video, chunks, steps)}, {flops:.2e} operations on device 0",
+        f"keys and values of text and sound, alike in all steps: "
+        f"{context_flops(dit, made) / costs[1].flops:.2%} of a step",
     ]
+    lines += words
     if machine.gpu is not None:
         needed = flops / (machine.mfu * machine.gpu.bf16_tflops * 1e12)
         peak = f"{machine.gpu.bf16_tflops:.0f} TFLOP/s"
@@ -128,6 +143,7 @@ def _times(dit: AvatarDiT, costs: Mapping[int, Cost], gpu: GPU, mfu: float) -> l
     lines = [
         f"a step, in seconds, at {rates(gpu, mfu)}:",
         *scaling_table(times),
+        *_waits(costs, gpu, mfu),
         f"--offload: its blocks come in {waits:.3f} s a step, behind the computation",
     ]
     if (num := max(costs)) > 1:
@@ -138,12 +154,22 @@ def _times(dit: AvatarDiT, costs: Mapping[int, Cost], gpu: GPU, mfu: float) -> l
     return lines
 
 
-def _work(made: Pass, vae: VideoVAE, video: Video, chunks: int, steps: int) -> str:
+def _waits(costs: Mapping[int, Cost], gpu: GPU, mfu: float) -> list[str]:
+    """What of the links is not hidden, by the two ways of exchanging."""
+    left = [f"{exposed_links(cost, gpu, mfu):.2g} on {n}" for n, cost in costs.items() if n > 1]
+    if not left:
+        return []
+    return [
+        "links that are waited for: all where exchanges block; where they overlap "
+        f"{', '.join(left)} ({exchange.VARIABLE})"
+    ]
+
+
+def _work(made: Pass, base: VideoFormat, video: Video, chunks: int, steps: int) -> str:
     frames, seconds = video.num_frames, video.seconds
-    seconds = seconds if frames is None else frames / FRAME_RATE_HZ
-    height, width = (cells * vae.spatial_factor for cells in made.side)
+    seconds = seconds if frames is None else frames / base.frame_rate_hz
     return (
-        f"{seconds:g} s of {width} x {height}: {counted(chunks, 'chunk')} of {made.latents} "
+        f"{seconds:g} s of {base}: {counted(chunks, 'chunk')} of {made.latents} "
         f"latents in {counted(steps, 'step')} of {made.samples} "
         f"{'pass' if made.samples == 1 else 'passes'}"
     )
@@ -162,8 +188,8 @@ def _networks(models: Models) -> tuple[AvatarDiT, Conditioner, MotionNet]:
 
 
 def _step_cost(dit: AvatarDiT, made: Pass, num_ranks: int) -> Cost:
-    """Of one step on rank 0 of so many."""
-    with spread_over(num_ranks, dit):
+    """Of one step on rank 0 of so many, whose exchanges overlap with computing."""
+    with exchange.using(OVERLAPS), spread_over(num_ranks, dit):
         return pass_cost(dit, made)
 
 
@@ -180,6 +206,7 @@ def _passes(
     conditioner: Conditioner,
     card: Card | None,
     sizes: Format,
+    way: Sizes,
     text_tokens: int,
     video: Video,
 ) -> tuple[Pass, Pass]:
@@ -188,7 +215,7 @@ def _passes(
     if card is not None:
         audio, reads, stills = card.guidance_audio, card.can.reference, card.can.stills
     reads = reads and not video.text_only
-    frames = _new_latents(video.reference_s) if reads else 0
+    frames = _new_latents(video.reference_s, sizes.video) if reads else 0
     frames = min(frames, NUM_STILLS) if stills else frames
     text = TEXT_GUIDANCE if video.text_only else 1.0
     heard = not video.text_only
@@ -196,34 +223,80 @@ def _passes(
     if dit.config.has_guidance_inside:
         guided = 1
     of = Pass(
-        1, sizes.chunk_latents, _side(video, sizes, conditioner.vae, dit.config.patch),
+        1, sizes.chunk_latents, _cells(way.base, conditioner.vae),
         audio=heard, motion=heard, reference=frames,
         text_tokens=text_tokens, stills=bool(stills),
     )  # fmt: skip
     return replace(of, samples=video.num_passes or guided), replace(of, latents=0)
 
 
-def _side(video: Video, sizes: Format, vae: VideoVAE, patch: int) -> tuple[int, int]:
-    """Cells of the picture's height and width. ValueError for pixels that fill no whole tokens."""
-    token, asked = vae.spatial_factor * patch, {"--height": video.height, "--width": video.width}
-    for name, pixels in asked.items():
-        if pixels is not None and pixels % token:
-            raise ValueError(f"{name} is a multiple of {token}, got {pixels}")
-    height, width = (pixels or sizes.side for pixels in asked.values())
-    return height // vae.spatial_factor, width // vae.spatial_factor
+def _way(video: Video, sizes: Format, vae: VideoVAE, patch: int) -> Sizes:
+    """The pictures on their way. ValueError for pixels that fill no whole tokens."""
+    token, out = vae.spatial_factor * patch, sizes.video.scaled(video.factor)
+    if video.size is not None:
+        out = out.sized(*VideoFormat.of(video.size).size)
+    return fitted(out, token, video.factor)
 
 
-def _decoding(vae: VideoVAE, made: Pass) -> Cost:
-    vae, latents = copy.deepcopy(vae), min(made.latents, FEW_LATENTS)
+def _cells(video: VideoFormat, vae: VideoVAE) -> tuple[int, int]:
+    """Latent cells of the picture's height and width."""
+    return video.height // vae.spatial_factor, video.width // vae.spatial_factor
+
+
+def _refined(
+    dit: AvatarDiT, vae: VideoVAE, made: Pass, way: Sizes, sizes: Format, devices: int
+) -> tuple[dict[str, Number], Cost, list[str]]:
+    """Bytes of a refiner of the generator's own size, what a chunk costs it on each device, and how
+    in words; nothing where there is none. Its tiles are as large as the pictures that it was
+    trained on: the generator's own, enlarged."""
+    if way.base == way.larger:
+        return {}, Cost(0, 0, 0), []
+    token, factor = vae.spatial_factor * dit.config.patch, way.larger.height / way.base.height
+    whole, trained = way.larger.covering(token), sizes.video.scaled(factor).covering(token)
+    tile = whole.sized(*(min(pair) for pair in zip(whole.size, trained.size, strict=True)))
+    num = len(tiles(_cells(whole, vae), _cells(tile, vae), dit.config.patch))
+    with torch.device("meta"):
+        shape = replace(dit.config, refines_from=SIGMA, temporal_window=CONTEXT_LATENTS,
+                        guidance_ranges=None, causal_block=None, causal_window=None)  # fmt: skip
+        refiner = AvatarDiT(shape)
+    narrow(refiner, torch.bfloat16)
+    of = replace(
+        made, samples=1, latents=made.latents + CONTEXT_LATENTS, size=_cells(tile, vae),
+        reference=min(made.reference, sizes.refiner_latents), stills=False,
+        within=_cells(whole, vae),
+    )  # fmt: skip
+    one = _step_cost(refiner, of, devices)
+    around = [
+        _vae_cost(vae, made.latents, _cells(whole, vae), encodes=encodes)
+        for encodes in (False, True)
+    ]
+    chunk = replace(
+        one,
+        flops=num * one.flops + sum(cost.flops for cost in around) / devices,
+        peak=max(one.peak, *(cost.peak / devices for cost in around)),
+    )
+    keys = reference_bytes(refiner, of, bf16=True) / degrees(dit.config.num_heads, devices)[0]
+    return (
+        {"refiner, bf16": _size(refiner), "its keys of the reference": keys},
+        chunk,
+        [f"refined to {way.larger} in {counted(num, 'tile')} of {tile}, delivered as {way.out}"],
+    )
+
+
+def _vae_cost(vae: VideoVAE, latents: int, size: tuple[int, int], *, encodes: bool = False) -> Cost:
+    vae, few = copy.deepcopy(vae), min(latents, FEW_LATENTS)
     with pretending():
         without_values(vae, torch.float32)
-        x = torch.empty(1, latents, vae.latent_channels, *made.side)
+        x = torch.empty(1, few, vae.latent_channels, *size)
+        if encodes:
+            pixels = (side * vae.spatial_factor for side in size)
+            x = torch.empty(1, num_frames(few), 3, *pixels)
 
         def run() -> None:
-            vae.decode(x)
+            vae.encode(x) if encodes else vae.decode(x)
 
         cost = cost_of(run, bf16=True, trains=False)
-    return replace(cost, flops=cost.flops * made.latents / latents)
+    return replace(cost, flops=cost.flops * latents / few)
 
 
 def _offloaded(dit: AvatarDiT, conditioner: Conditioner) -> int:
@@ -260,8 +333,8 @@ def _verdict(name: str, total_gib: Number, machine: Machine, devices: int) -> st
     )
 
 
-def _new_latents(seconds: float) -> int:
-    return max(1, math.ceil(seconds * FRAME_RATE_HZ / TEMPORAL_FACTOR))
+def _new_latents(seconds: float, video: VideoFormat) -> int:
+    return max(1, math.ceil(seconds * video.frame_rate_hz / TEMPORAL_FACTOR))
 
 
 def _size(module: nn.Module) -> int:

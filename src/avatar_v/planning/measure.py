@@ -27,6 +27,17 @@ Number = int | float
 
 
 @dataclass(frozen=True)
+class Event:
+    """A message to other ranks sets off, or its answer is read for the first time (no ``size``),
+    when so much has been computed."""
+
+    message: int
+    size: Number  # bytes
+    flops: Number
+    moved: Number
+
+
+@dataclass(frozen=True)
 class Cost:
     """Of one computation. Costs of computations one after another are not summed here: their
     operations add up, their peaks do not."""
@@ -37,11 +48,12 @@ class Cost:
     attention: Number = 0  # of the operations, those of attention; the others are of products
     moved: Number = 0  # bytes that the operators read and write, each by itself
     sent: Number = 0  # bytes that this rank gives to others
+    events: tuple[Event, ...] = ()  # of what is sent, in order
 
     def mixed(self, other: "Cost", factor: Number) -> "Cost":
-        """self + factor · other, of every number."""
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Cost(*(a + factor * b for a, b in pairs))
+        """self + factor · other, of every number; without events."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "events"]
+        return Cost(*(getattr(self, name) + factor * getattr(other, name) for name in names))
 
 
 @contextlib.contextmanager
@@ -87,6 +99,7 @@ def cost_of(run: Callable[[], Tensor | None], *, bf16: bool, trains: bool) -> Co
     return Cost(
         counter.flops, sum(saved.values()), counter.peak,
         attention=counter.attention, moved=counter.moved, sent=counter.sent,
+        events=tuple(counter.events),
     )  # fmt: skip
 
 
@@ -118,17 +131,27 @@ class Counter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.flops = self.attention = self.moved = self.sent = self.now = self.peak = 0
+        self.events: list[Event] = []
+        self._num_messages = 0
+        self._coming: dict[int, int] = {}  # id of a storage that nobody has read → its message
         self._counts = True
         self._known: set[int] = set()  # ids of storages that are alive
 
     def cost(self) -> Cost:
         """What has been counted so far."""
         return Cost(
-            self.flops, 0, self.peak, attention=self.attention, moved=self.moved, sent=self.sent
-        )
+            self.flops, 0, self.peak, attention=self.attention, moved=self.moved, sent=self.sent,
+            events=tuple(self.events),
+        )  # fmt: skip
 
     def count(self, cost: Cost) -> None:
         """Add a computation that is not run: its peak lies on what is alive now."""
+        first = self._num_messages
+        self.events += [
+            Event(e.message + first, e.size, e.flops + self.flops, e.moved + self.moved)
+            for e in cost.events
+        ]
+        self._num_messages += sum(e.size > 0 for e in cost.events)
         self.flops += cost.flops
         self.attention += cost.attention
         self.moved += cost.moved
@@ -153,6 +176,8 @@ class Counter(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         given = _tensors((args, kwargs))
         before = {id(x.untyped_storage()) for x in given}
+        for key in before & self._coming.keys():
+            self.events.append(Event(self._coming.pop(key), 0, self.flops, self.moved))
         out = func(*args, **(kwargs or {}))
         found = _tensors(out)
         formula = FORMULAS.get(func._overloadpacket)
@@ -166,7 +191,12 @@ class Counter(TorchDispatchMode):
         if (written or func._schema.is_mutable) and "empty" not in func.name():  # no view
             self.moved += sum(map(_bytes, given)) + sum(map(_bytes, written))
         sent = sent_elements(func, args)
-        self.sent += sent * given[1].element_size() if sent else 0
+        if sent:
+            size = sent * given[1].element_size()
+            self.sent += size
+            self.events.append(Event(self._num_messages, size, self.flops, self.moved))
+            self._coming[id(given[0].untyped_storage())] = self._num_messages
+            self._num_messages += 1
         for x in found:
             storage = x.untyped_storage()
             if id(storage) not in before and id(storage) not in self._known:
@@ -182,6 +212,7 @@ class Counter(TorchDispatchMode):
 
     def _gone(self, key: int, size: int) -> None:
         self._known.discard(key)
+        self._coming.pop(key, None)
         self.now -= size
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.apply import shard_units, sharded_parts
@@ -45,7 +46,7 @@ class Plan:
     flops: Number  # of one GPU in a step
     clips_per_step: int
     window: int
-    size: int  # pixels; 0 where no picture is made
+    video: VideoFormat | None  # None where no picture is made
 
     @property
     def total(self) -> Number:
@@ -71,12 +72,10 @@ def plan_of(
 
 
 def _plan(stage: Engine, recipe: Recipe, clips: Clips, spread: Spread, *, with_time: bool) -> Plan:
-    clips = replace(clips, size=_largest_side(stage, recipe, clips))
+    clips = replace(clips, video=_largest(stage, recipe, clips))
     makes_video = any(isinstance(module, AvatarDiT) for module in stage.modules())
-    if makes_video and clips.size % token_side(stage):
-        raise ValueError(
-            f"the side of the pictures is a multiple of {token_side(stage)}, got {clips.size}"
-        )
+    if makes_video:
+        clips.video.require_multiples(token_side(stage))
     parts = dict(_staying(stage, recipe, spread))
     num_trained = sum(p.numel() for p in stage.parameters() if p.requires_grad)
     num_parameters = _num_parameters(stage)
@@ -90,7 +89,7 @@ def _plan(stage: Engine, recipe: Recipe, clips: Clips, spread: Spread, *, with_t
         flops=cost.flops * cost.batches_per_step,
         clips_per_step=round(groups * clips.batch_size),
         window=longest_window(recipe),
-        size=clips.size if makes_video else 0,
+        video=clips.video if makes_video else None,
     )
 
 
@@ -194,8 +193,11 @@ def longest_window(recipe: Recipe) -> int:
 
 def left_bytes(recipe: Recipe) -> tuple[Number, Number]:
     """Of one checkpoint: what is trained, the states of its optimisers and its average. And of the
-    weights that a run leaves, at most: encoders may be stored in fewer than 32 bits."""
+    weights that a run leaves, at most: encoders may be stored in fewer than 32 bits, and one that
+    training leaves out is stored too."""
     stage = recipe.fresh_stage()
+    subject = subject_of(stage)
+    subject.models = replace(subject.models, stored_text=False)
     build_networks(stage)
     staying = dict(_staying(stage, recipe, Spread("alone", Layout())))
     kept = ("trained weights", "optimiser states", "averages")
@@ -215,9 +217,9 @@ def _reached(recipe: Recipe, schedule: Mapping[int, Any]) -> list[Any]:
     return [value for at, value in schedule.items() if at < steps or steps < 0]
 
 
-def _largest_side(stage: Engine, recipe: Recipe, clips: Clips) -> int:
-    """Pixels of the largest pictures of the run."""
-    return round(clips.size * max(_reached(recipe, subject_of(stage).objective.resolution)))
+def _largest(stage: Engine, recipe: Recipe, clips: Clips) -> VideoFormat:
+    """The largest pictures of the run."""
+    return clips.video.scaled(max(_reached(recipe, subject_of(stage).objective.resolution)))
 
 
 def frames_of(recipe: Recipe) -> int:

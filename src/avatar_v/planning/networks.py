@@ -21,15 +21,15 @@ from transformers import (
 )
 
 from avatar_v.base.outside import read_json
-from avatar_v.models.audio import HiddenStateAudioEncoder
-from avatar_v.models.base import part_folder
+from avatar_v.models.audio import WINDOW_LATENTS, HiddenStateAudioEncoder
+from avatar_v.models.base import CARD, part_folder
 from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.motion_net import MotionNet
-from avatar_v.models.text import UMT5TextEncoder
+from avatar_v.models.text import StoredText, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.align_dpo import AlignDPO
 from avatar_v.objectives.align_grpo import AlignGRPO
@@ -41,6 +41,7 @@ from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.training.engine import Engine, subject_of
 from avatar_v.training.motion import MotionSubject
 from avatar_v.training.settings import Models
+from avatar_v.weights.card import read_card
 from avatar_v.weights.presets import preset
 
 AFTER_MOTION = (AlignDPO, AlignGRPO, AlignVideoDPO, DistillMotion)
@@ -76,7 +77,7 @@ class Wav2Vec2OfSize(HiddenStateAudioEncoder):
                 hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
                 intermediate_size=4096,
             )  # fmt: skip
-        self.kind, self.dim, self.look_ahead = "wav2vec2", dim, None
+        self.kind, self.dim, self.look_ahead, self.window = "wav2vec2", dim, None, WINDOW_LATENTS
         self.model = Wav2Vec2Model(config).requires_grad_(False).eval()
         self.extractor = Wav2Vec2FeatureExtractor(do_normalize=True)
         self.layer_logits = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
@@ -95,15 +96,36 @@ def build_networks(stage: Engine) -> None:
             if not Path(stage.student.causal_weights).exists():
                 stage.trained_streaming = lambda: stage.streaming
         stage.conditioner = conditioner_of(models.preset, dit.config)
+        text = stage.conditioner.text_encoder
+        if models.stored_text and not isinstance(text, StoredText):
+            trained = any(p.requires_grad for p in text.parameters())
+            empty = torch.empty(text.num_tokens, text.dim)
+            stage.conditioner.text_encoder = StoredText(empty, "", lambda: text, trained=trained)
+        _hear(stage.conditioner, models)
         is_lora = isinstance(stage.subject, MotionSubject) and stage.trainable.parts == "lora"
         if isinstance(stage, AFTER_MOTION) or is_lora:
             dim = stage.conditioner.audio_encoder.dim
             config = preset(models.preset).motion(dim)
             stage.conditioner.motion_net = MotionNet(config)
-        if models.init_from and not (Path(models.init_from) / "card.json").is_file():
-            subject.models = dataclasses.replace(models, init_from=None)  # there is no card to read
+        if models.init_from and not _has_card(models):
+            none = {"init_from": None, "stored_text": False}  # there is no card to read
+            subject.models = dataclasses.replace(models, **none)
         stage.settle()
         subject.models = models
+
+
+def _has_card(models: Models) -> bool:
+    return models.init_from is not None and (Path(models.init_from) / CARD).is_file()
+
+
+def _hear(conditioner: Conditioner, models: Models) -> None:
+    """Sound in the windows of the recipe, else in those of the weights it begins with."""
+    look_ahead, window = models.audio_look_ahead, models.audio_window
+    if look_ahead is None and _has_card(models):
+        assert models.init_from is not None
+        can = read_card(models.init_from).can
+        look_ahead, window = can.audio_look_ahead, can.audio_window
+    conditioner.hear(look_ahead, window)
 
 
 def config_of(models: Models) -> DiTConfig:

@@ -1,6 +1,7 @@
 """One pass of a DiT in generation, and what it costs."""
 
 import copy
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,23 +16,29 @@ from avatar_v.models.reference import (
     PackedReference,
     pack_reference,
 )
-from avatar_v.planning.measure import Cost, Counter, pretending, without_values
+from avatar_v.planning.measure import Cost, Counter, Number, pretending, without_values
 from avatar_v.planning.replay import Replay
 from avatar_v.types import Cond, Reference
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass of the DiT over ``samples`` videos of ``latents`` frames of ``side`` cells."""
+    """A pass of the DiT over ``samples`` videos of ``latents`` frames of ``size`` cells."""
 
     samples: int
     latents: int  # 0: the reference stream alone runs
-    side: tuple[int, int]
+    size: tuple[int, int]
     audio: bool = True
     motion: bool = False
     text_tokens: int = 512
     reference: int = 0  # latent frames whose keys are read; their own pass is another
     stills: bool = False  # each of them is a segment of its own
+    within: tuple[int, int] | None = None
+    """Cells of the whole picture, which the reference has, where this is a tile of it."""
+
+    @property
+    def reference_size(self) -> tuple[int, int]:
+        return self.within or self.size
 
 
 def pass_cost(network: AvatarDiT, of: Pass) -> Cost:
@@ -59,14 +66,25 @@ def pass_cost(network: AvatarDiT, of: Pass) -> Cost:
 def reference_bytes(network: AvatarDiT, of: Pass, *, bf16: bool) -> int:
     """Keys and values of the reference in all layers."""
     config = network.config
-    places = of.side[0] * of.side[1] // config.patch**2
+    places = math.prod(of.reference_size) // config.patch**2
     tokens = of.samples * of.reference * places
     return 2 * config.num_layers * tokens * config.dim * (2 if bf16 else 4)
 
 
+def context_flops(network: AvatarDiT, of: Pass) -> Number:
+    """Of a pass, those that make keys and values of text and sound, which all steps share."""
+    config = network.config
+    keys, embed = 4 * config.dim**2, 2 * config.dim
+    heard = sum("audio_attention.key.weight" in name for name, _ in network.named_parameters())
+    text = keys * config.num_layers + embed * (config.text_dim + config.dim)
+    sound = keys * heard + embed * config.audio_dim
+    num_sounds = of.latents * config.num_audio_tokens if of.audio else 0
+    return of.samples * (of.text_tokens * text + num_sounds * sound)
+
+
 def _velocity(network: AvatarDiT, of: Pass, past: KeyValueCache | None) -> Tensor:
     config, (b, n) = network.config, (of.samples, of.latents)
-    x = torch.empty(b, n, config.latent_channels, *of.side)
+    x = torch.empty(b, n, config.latent_channels, *of.size)
     cond = Cond(
         text=torch.empty(b, of.text_tokens, config.text_dim),
         audio=torch.empty(b, n, config.num_audio_tokens, config.audio_dim) if of.audio else None,
@@ -93,7 +111,7 @@ def _packed(network: AvatarDiT, of: Pass) -> PackedReference:
     assert layout.clip is not None
     frames, place = layout.clip, tuple(layout.clip.place.shape)
     clip = PackedFrames(
-        latents=torch.empty(*place, config.latent_channels, *of.side),
+        latents=torch.empty(*place, config.latent_channels, *of.reference_size),
         audio=torch.empty(*place, config.num_audio_tokens, config.audio_dim) if of.audio else None,
         motion=torch.empty(*place, config.motion_dim) if of.motion else None,
         is_anchor=None,

@@ -1,9 +1,11 @@
 """Plans as text: whether it fits, what the memory holds, what a step costs, and what would help."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.objectives.refiner import LowVideoSubject
 from avatar_v.planning.batches import Clips
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
@@ -16,7 +18,7 @@ from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.video import VideoSubject
 from avatar_v.weights.presets import preset
 
-FULL_SIDE = 480
+FULL = VideoFormat(480, 480)
 """Pixels of the pictures that full sizes are trained on, as the recipes say."""
 
 
@@ -28,20 +30,22 @@ class Machine:
     mfu: float  # share of the peak that is reached
 
 
-def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
+def clips_of(recipe: Recipe, video: VideoFormat | None, num_frames: int | None) -> Clips:
     """The largest clips of the training shards where these are, else of the usual size."""
     stage, batch_size = recipe.fresh_stage(), recipe.data.batch_size
     size_of = preset(subject_of(stage).models.preset)
-    side = FULL_SIDE if size_of.embedded is None else size_of.format.side
-    side *= 2 if isinstance(stage.subject, LowVideoSubject) else 1
+    usual = FULL if size_of.embedded is None else size_of.format.video
+    if isinstance(stage.subject, LowVideoSubject):
+        usual = usual.scaled(stage.subject.refinement.factor)
     frames = frames_of(recipe)
     folder = recipe.data.train_folder
     there = Path(folder).exists()  # if not, `avatar-v doctor` says so; a URL is not asked
     found = [clip for clip, _ in read_folder(folder).kinds()] if there else []
     if found:
-        side = max(max(clip.height, clip.width) for clip in found) or side
+        height, width = max(((c.height, c.width) for c in found), key=math.prod)
+        usual = usual.sized(height, width) if height else usual
         frames = max(frames, *(clip.num_frames for clip in found))
-    return Clips(batch_size, num_frames or frames, size or side)
+    return Clips(batch_size, num_frames or frames, video or usual)
 
 
 def recipe_report(
@@ -91,7 +95,7 @@ def _fits(size: Number, machine: Machine) -> bool:
 
 
 def _work(plan: Plan, machine: Machine) -> list[str]:
-    picture = f" at {plan.size} x {plan.size}" if plan.size else ""
+    picture = f" at {plan.video}" if plan.video else ""
     lines = [
         f"trains {_count(plan.num_trained)} of {_count(plan.num_parameters)} parameters",
         f"a step: {plan.clips_per_step} clips, windows of {plan.window} latents{picture}, "

@@ -2,8 +2,8 @@
 
 Operations and bytes are counted while the code of one rank runs on tensors without memory
 (planning/measure.py), with the exchanges of sequence parallelism in it. Only their rates are
-assumed. Left out are launches of kernels, waiting for a message to begin, and ranks that are not
-equally fast.
+assumed. Left out are launches of kernels, waiting for a message to begin, ranks that are not
+equally fast, and what a link takes of the multiprocessors and of the memory's bandwidth.
 """
 
 import contextlib
@@ -60,6 +60,21 @@ def step_time(cost: Cost, gpu: GPU, mfu: float) -> StepTime:
         memory=cost.moved / memory_s,
         links=cost.sent / (LINK_SHARE * gpu.link_gb_s * GIGA),
     )
+
+
+def exposed_links(cost: Cost, gpu: GPU, mfu: float) -> Number:
+    """Seconds of the links that computing waits for: messages travel one after another, and each
+    is waited for where its result is read. Products, attention and memory are computed apart."""
+    flops_s, memory_s = mfu * gpu.bf16_tflops * TERA, MEMORY_SHARE * gpu.memory_gb_s * GIGA
+    waited, free, there = 0.0, 0.0, dict[int, float]()
+    for event in cost.events:
+        now = event.flops / flops_s + event.moved / memory_s + waited
+        if event.size:
+            free = max(free, now) + event.size / (LINK_SHARE * gpu.link_gb_s * GIGA)
+            there[event.message] = free
+        else:
+            waited += max(there.pop(event.message) - now, 0.0)
+    return waited
 
 
 def pcie_time(size: Number, gpu: GPU) -> Number:

@@ -21,7 +21,8 @@ from lightning.pytorch.accelerators.mps import MPSAccelerator
 from lightning.pytorch.strategies import StrategyRegistry
 
 from avatar_v.base import checks
-from avatar_v.kernels import backends
+from avatar_v.kernels import backends, switch
+from avatar_v.parallel import exchange
 
 MAX_DEVICES = 1024
 PATIENCE_S = 5.0
@@ -52,8 +53,8 @@ def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
 
 
 def check_devices(trainer: Mapping[str, Any]) -> None:
-    """ValueError for devices that this machine lacks, and for a backend of attention that is asked
-    for and does not run on them."""
+    """ValueError for devices that this machine lacks, and for a backend of attention or kernels
+    that are asked for and do not run on them."""
     accelerator = trainer["accelerator"]
     cuda, mps = CUDAAccelerator.is_available(), MPSAccelerator.is_available()
     there = {"gpu": cuda or mps, "cuda": cuda, "mps": mps}
@@ -67,7 +68,10 @@ def check_devices(trainer: Mapping[str, Any]) -> None:
         raise ValueError("trainer.devices is a number of processes with accelerator cpu, got -1")
     if num is not None and (accelerator == "cpu" or not (cuda or mps)):
         checks.at_once("trainer.devices", num)
-    backends.check_named(torch.device("cuda" if cuda and accelerator != "cpu" else "cpu"))
+    device = torch.device("cuda" if cuda and accelerator != "cpu" else "cpu")
+    backends.check_named(device)
+    switch.check_named(device)
+    exchange.check_named(device)
 
 
 def check_experiment_log(logger: Any) -> None:

@@ -8,11 +8,18 @@ import os
 
 from avatar_v.base.options import option_flag
 from avatar_v.base.stored import accepted_fields, converted, shown
-from avatar_v.engines.checks import check_script
+from avatar_v.base.video_format import VideoFormat
+from avatar_v.engines.checks import check_script, check_text_model
 from avatar_v.engines.voices import DRAWN
 from avatar_v.media.kinds import output_kind
 from avatar_v.request.output_files import check_output
-from avatar_v.request.request import LIVE, OutputOptions, PersonOptions, Request
+from avatar_v.request.request import (
+    LIVE,
+    OutputOptions,
+    PersonOptions,
+    Request,
+    is_person_file,
+)
 from avatar_v.safety.consent import read_consents
 from avatar_v.safety.key import own_key
 from avatar_v.safety.policy import read_policy
@@ -41,6 +48,12 @@ def check_settings(request: Request) -> None:
     if person.scene is not None:
         _check_words("--scene", person.scene)
         _check_scene(person)
+    if person.enhance is not None:
+        if not (person.prompt.strip() or person.scene):
+            raise ValueError("--enhance rewrites --prompt or --scene: pass one of them")
+        check_text_model(person.enhance, f"--enhance {person.enhance}")
+    if request.sampling.size is not None:
+        VideoFormat.of(request.sampling.size)
     if person.audio is None and person.script is None:
         raise ValueError("pass the speech as --audio, or what is to be said as --script")
     if person.audio is not None and person.script is not None:
@@ -49,8 +62,12 @@ def check_settings(request: Request) -> None:
         raise ValueError("--audio-track is one of a file: pass the file as --audio")
     if person.voice != DRAWN and person.script is None:
         raise ValueError(f"--voice {person.voice} says a --script, and this request has none")
+    if person.engine is not None and person.script is None:
+        raise ValueError(f"--engine {person.engine} says a --script, and this request has none")
     if person.from_prompt and person.image is not None:
         raise ValueError("--from-prompt makes the first frame, and --image gives it: pass one")
+    if is_person_file(person.reference):
+        _check_read_ahead(person)
     if person.consent:
         read_consents(person.consent)
     if request.output.policy is not None:
@@ -78,7 +95,7 @@ def check_files(person: PersonOptions) -> None:
     from avatar_v.media import containers
 
     if person.script is not None:
-        check_script(person.script, person.voice)
+        check_script(person.script, person.voice, person.engine)
     sound = () if person.audio == LIVE else (person.audio,)
     for path in (person.reference, *person.also, *sound, person.image):
         if path is not None:
@@ -92,6 +109,18 @@ def _check_words(flag: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{flag} is text in Unicode, got {shown(text)}") from error
+
+
+def _check_read_ahead(person: PersonOptions) -> None:
+    """A person file was read from its clips with options that it keeps."""
+    default = PersonOptions(reference="")
+    of_a_picture = () if person.image is not None else ("motion", "face_crop")
+    for name in ("also", "reference_s", "scene", *of_a_picture):
+        if getattr(person, name) != getattr(default, name):
+            raise ValueError(
+                f"{option_flag(PersonOptions, name)} reads the person's clips, which "
+                f"{person.reference} stands for: pass a clip as --reference"
+            )
 
 
 def _check_scene(person: PersonOptions) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 from avatar_v.base.command_line import commit_of
 from avatar_v.base.paths import whole_file
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.engines.scene import SceneCandidate
 from avatar_v.engines.voice import Said
+from avatar_v.engines.writing import Written
 from avatar_v.request.request import LIVE, Request
 from avatar_v.safety.consent import Consented
-from avatar_v.types import FRAME_RATE_HZ
 
 PACKAGES = ("avatar_v", "torch", "diffusers", "av")
 
@@ -89,7 +90,7 @@ class Record:
 
     request: Request
     num_frames: int
-    size: int  # height and width of the picture
+    video: VideoFormat
     reference_frame: int | None  # the frame of the reference it starts from; None: another, or none
     warnings: tuple[str, ...]
     weights: str  # name or folder
@@ -106,9 +107,11 @@ class Record:
     lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
     scene: tuple[SceneCandidate, ...] = ()  # of --scene, the best first, which begins the video
     said: Said | None = None  # the script of a speech that was made; the .wav beside has its sound
+    enhanced: Written | None = None  # of --enhance: what was asked, and the request's words
     track: SpokenTrack | None = None  # of a file of speech
     watermark: str | None = None  # the id that the frames carry
     consented: Consented | None = None  # of the person, where --consent asked for it
+    trace: str | None = None  # of OpenTelemetry, where the server writes traces
     commit: str | None = field(default_factory=lambda: commit_of() or None)
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())
@@ -118,8 +121,12 @@ class Record:
         """Of a live sound: by how much its last frame came later than its first; 0 of a file's."""
         if self.request.person.audio != LIVE:
             return 0.0
-        length_s = self.num_frames / FRAME_RATE_HZ
-        return self.timing.total_s - self.timing.first_frame_s - length_s
+        return self.timing.total_s - self.timing.first_frame_s - self.length_s
+
+    @property
+    def length_s(self) -> float:
+        """Seconds of the video."""
+        return self.num_frames / self.video.frame_rate_hz
 
 
 def save_record(path: str | Path, record: Record, **more: Any) -> None:
@@ -135,6 +142,14 @@ def versions() -> dict[str, str]:
 
 def machine() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def rss_mib() -> float:
+    """The memory this process holds now; where no /proc tells, the most it has held."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return int(status.read_text().split("VmRSS:")[1].split()[0]) / 2**10
+    return peak_rss_mib()
 
 
 def peak_rss_mib() -> float:

@@ -19,6 +19,13 @@ from avatar_v.weights.card import DEFAULT_WEIGHTS
 
 LIVE = "-"
 """As ``audio``: a sound that is still being made."""
+PERSON_FILE = ".person"
+"""The suffix of a ``reference`` that `avatar-v person` has read (inputs/person_file.py)."""
+
+
+def is_person_file(path: str | Path) -> bool:
+    """Whether a reference is one, by its name."""
+    return Path(path).suffix.lower() == PERSON_FILE
 
 
 @dataclass(frozen=True)
@@ -26,8 +33,9 @@ class PersonOptions:
     """The person, the scene, and the speech."""
 
     reference: str = option(
-        "video or picture of the person", flag="--reference", metavar="FILE", first=True
-    )
+        "video or picture of the person, or a file that `avatar-v person` made of them",
+        flag="--reference", metavar="FILE", first=True,
+    )  # fmt: skip
     audio: str | None = option(
         "speech: any file; -: PCM on stdin, live",
         flag="--audio", default=None, metavar="FILE|-", first=True,
@@ -37,12 +45,22 @@ class PersonOptions:
         flag="--script", default=None, metavar="TEXT|FILE.txt", first=True,
     )  # fmt: skip
     voice: str = option(
-        "of the script: drawn, drawn:N, or a folder with a text-to-speech model (%(default)s)",
-        flag="--voice", default=DRAWN, metavar="NAME|DIR", first=True,
+        "of the script: drawn, drawn:N, a file of `avatar-v voice`, or a folder with a "
+        "text-to-speech model (%(default)s)",
+        flag="--voice", default=DRAWN, metavar="NAME|FILE|DIR", first=True,
+    )  # fmt: skip
+    engine: str | None = option(
+        "the model that says a --voice of a file (default: that which the file was made with)",
+        flag="--engine", default=None, metavar="DIR",
     )  # fmt: skip
     prompt: str = option(
-        "the scene in words", flag="--prompt", default="", metavar="TEXT", first=True
-    )
+        "the scene in words: text, or on the command line a file that ends in .txt",
+        flag="--prompt", default="", metavar="TEXT|FILE.txt", first=True,
+    )  # fmt: skip
+    enhance: str | None = option(
+        "a text model that first rewrites --prompt and --scene in words that the weights know",
+        flag="--enhance", default=None, metavar="DIR",
+    )  # fmt: skip
     image: str | None = option(
         "first frame, instead of the reference's best one",
         flag="--image", default=None, metavar="FILE", first=True,
@@ -53,7 +71,7 @@ class PersonOptions:
     )  # fmt: skip
     scene: str | None = option(
         "no first frame is given: the best of several that are made in this scene",
-        flag="--scene", default=None, metavar="TEXT", first=True,
+        flag="--scene", default=None, metavar="TEXT|FILE.txt", first=True,
     )  # fmt: skip
     num_candidates: Annotated[int, Within(1, 64)] = option(
         "pictures that are made for --scene (%(default)s)",
@@ -110,6 +128,10 @@ class SamplingOptions:
         "student, else 4)",
         flag="--steps", default=None, metavar="N", first=True,
     )  # fmt: skip
+    size: str | None = option(
+        "of the pictures, as 832x480, or 480 for a square (default: as the weights were trained)",
+        flag="--size", default=None, metavar="WxH", first=True,
+    )  # fmt: skip
     seed: Annotated[int, Within(0, 2**63 - 1)] = option(
         "of the noise; another seed gives another take (%(default)s)",
         flag="--seed", default=0, metavar="N", first=True,
@@ -138,6 +160,11 @@ class SamplingOptions:
         "latent frames of a chunk; of causal weights 2 + whole blocks: fewer follow a live voice "
         "sooner (default: as the weights were trained)",
         flag="--chunk-latents", default=None, metavar="N",
+    )  # fmt: skip
+    look_ahead: Annotated[int, Within(0, 16)] = option(
+        "latent frames of sound behind a chunk that its motion is made from; each adds 0.16 s to "
+        "the delay of a live voice (%(default)s)",
+        flag="--look-ahead", default=0, metavar="N",
     )  # fmt: skip
     anchor: bool | None = option(
         "later chunks also read the first frame as reference (default: as the weights were "
@@ -184,8 +211,8 @@ class OutputOptions:
         "go on with an interrupted run of this command", flag="--resume", default=False, first=True
     )
     watermark: bool | None = option(
-        "mark all frames invisibly with the id in OUT.json (the command and the page do it, Python "
-        "does not, unless told)",
+        "mark frames invisibly and the sound inaudibly with the id in OUT.json (the command and "
+        "the page do it, Python does not, unless told)",
         flag="--watermark", default=None,
     )  # fmt: skip
     policy: str | None = option(
@@ -210,7 +237,7 @@ class Weights:
         flag="--weights", default=DEFAULT_WEIGHTS, metavar="NAME|DIR", first=True,
     )  # fmt: skip
     refiner: str | Path | None = option(
-        "small_refiner or a folder: pictures twice as large",
+        "small_refiner or a folder: larger pictures",
         flag="--refiner", default=None, metavar="NAME|DIR", first=True,
     )  # fmt: skip
     lora: tuple[str, ...] = option(

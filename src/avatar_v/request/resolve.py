@@ -4,14 +4,19 @@ Known from the card alone (weights/card.Card), before any network is loaded.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
+from avatar_v.base.video_format import VideoFormat
+from avatar_v.models.audio import frames_heard
 from avatar_v.models.config import CAUSAL_FIRST, Streaming
-from avatar_v.models.refiner import FACTOR
+from avatar_v.models.refiner import CONTEXT_LATENTS, FACTOR
 from avatar_v.parallel.timestep import steps_of_ranks
 from avatar_v.request.request import Request
 from avatar_v.sampling.blocks import check_chunks
+from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.settings import Settings
+from avatar_v.types import TEMPORAL_FACTOR, num_frames
 from avatar_v.weights.card import DRAWN_PEOPLE, Card
 from avatar_v.weights.presets import format_of
 
@@ -23,21 +28,56 @@ NUM_STEPS = 4
 class InputSpec:
     """The inputs that some weights take: the picture always, more if they were trained to."""
 
-    side: int  # pixels of the square picture
+    video: VideoFormat  # of the pictures that are read
     reference: bool  # the whole reference video
     motion: bool
     faces: bool = False  # close-ups of the face beside the reference
     drawn: bool = False  # of drawn people: they read motion as the meter of drawn faces does
 
 
-def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
-    """Sizes that weights with this card, and a refiner behind them, may not have been trained for.
+@dataclass(frozen=True)
+class Sizes:
+    """The pictures of one request on their way."""
 
-    ValueError for a preset that there is not.
-    """
+    base: VideoFormat  # of the generator
+    larger: VideoFormat  # what a refiner makes of them; without one the same
+    out: VideoFormat  # what is delivered, from the middle of those
+
+
+def sizes_of(size: str | None, card: Card, refiner: Card | None = None) -> Sizes:
+    """The ``size`` that is asked for, or that the weights were trained on; with a ``refiner`` as
+    many times larger as its factor is. ValueError as `fitted`, and for a preset that there is
+    not."""
+    sizes, factor = format_of(card), factor_of(refiner)
+    if size is not None:
+        return fitted(sizes.video.sized(*VideoFormat.of(size).size), sizes.token, factor)
+    larger = sizes.video.scaled(factor)
+    return Sizes(sizes.video, larger, larger.sized(*(side // 2 * 2 for side in larger.size)))
+
+
+def fitted(out: VideoFormat, token: int, factor: float = 1.0) -> Sizes:
+    """The pictures on the way to ``out``: with a refiner of this ``factor`` those of the generator
+    are the smallest of whole tokens that hold it. ValueError, with the nearest sizes, where that
+    has to be whole tokens itself, or has odd sides, which no mp4 holds."""
+    out.require_multiples(token if factor == 1 else 2)
+    least = out.sized(*(math.ceil(side / factor) for side in out.size))
+    base = least.covering(token)
+    return Sizes(base, base.scaled(factor), out)
+
+
+def factor_of(refiner: Card | None) -> float:
+    """How many times larger the pictures of a refiner are, each way; 1 where there is none."""
+    return 1.0 if refiner is None else refiner.can.factor or FACTOR
+
+
+def format_warnings(
+    card: Card, refiner: Card | None = None, size: str | None = None
+) -> tuple[str, ...]:
+    """Sizes that weights with this card, and a refiner behind them, may not have been trained for,
+    where pictures of ``size`` are asked for. ValueError as `sizes_of`."""
     sizes, can = format_of(card), card.can
     unsaid = {
-        f"the size of their pictures (taken: {sizes.side} pixels)": can.side,
+        f"the size of their pictures (taken: {sizes.video} pixels)": can.video,
         f"the length of their windows (taken: {sizes.chunk_latents} latents)": can.window_latents,
         f"the shift of their times (taken: {sizes.shift:g})": can.shift,
     }
@@ -48,11 +88,21 @@ def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
             f"the card of these weights does not say {', '.join(missing)}: as preset "
             f"{card.preset} has it, which may not be what they were trained with"
         )
-    side = sizes.side * FACTOR
-    if refiner is not None and refiner.can.side not in (None, side):
+    way = sizes_of(size, card, refiner)
+    if way.base != sizes.video:
         warnings.append(
-            f"the refiner was trained on pictures of {refiner.can.side} pixels, and makes {side} "
-            f"of these weights' {sizes.side}"
+            f"these weights know pictures of {sizes.video} pixels, and were asked for {way.base}"
+        )
+    known = None if refiner is None else refiner.can.video
+    if known is not None and known.frame_rate_hz != sizes.video.frame_rate_hz:
+        raise ValueError(
+            f"the refiner knows {known.frame_rate_hz} frames a second, and these weights make "
+            f"{sizes.video.frame_rate_hz}"
+        )
+    if known is not None and known.size != way.larger.size:
+        warnings.append(
+            f"the refiner was trained on pictures of {known} pixels, and makes {way.larger} of "
+            f"these weights' {way.base}"
         )
     return tuple(warnings)
 
@@ -77,12 +127,12 @@ def motion_warnings(card: Card, *, makes_motion: bool) -> tuple[str, ...]:
     )
 
 
-def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
-    """The inputs that weights with this card take, with a refiner behind them in larger pictures.
-    ValueError for a preset that there is not."""
-    side = format_of(card).side * (FACTOR if refined else 1)
-    can = card.can
-    return InputSpec(side, can.reference, can.motion, can.faces, drawn=can.people == DRAWN_PEOPLE)
+def input_spec(request: Request, card: Card, refiner: Card | None = None) -> InputSpec:
+    """The inputs of ``request`` that weights with this card take, with a refiner behind them in
+    larger pictures. ValueError as `sizes_of`."""
+    can, drawn = card.can, card.can.people == DRAWN_PEOPLE
+    video = sizes_of(request.sampling.size, card, refiner).larger
+    return InputSpec(video, can.reference, can.motion, can.faces, drawn)
 
 
 def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
@@ -157,6 +207,34 @@ def resolve_chunk_latents(request: Request, card: Card) -> int:
     return request.sampling.chunk_latents or format_of(card).chunk_latents
 
 
+@dataclass(frozen=True)
+class LiveDelay:
+    """Seconds of a live sound that its pictures wait for. The time of making them is not in it."""
+
+    first_s: float  # from the first sample
+    later_s: float  # from a sample to its own picture: its chunk has to be heard before
+
+    def described(self) -> str:
+        return (
+            f"live: the first picture waits for {self.first_s:.2f} s of sound; later ones come "
+            f"{self.later_s:.2f} s behind theirs; to both is added what a chunk takes to be made"
+        )
+
+
+def live_delay(request: Request, card: Card, refiner: Card | None = None) -> LiveDelay:
+    """Of weights with this card, and a ``refiner`` behind them: their chunk, what their encoder of
+    sound and their motion look ahead, and the two frames that lips look ahead."""
+    length = resolve_chunk_latents(request, card)
+    cards = [card] if refiner is None else [card, refiner]
+    ahead = max(each.can.audio_look_ahead or 0 for each in cards) + request.sampling.look_ahead
+    first = frames_heard(length + ahead)
+    later = first - num_frames(OVERLAP)  # the overlap has been shown
+    if refiner is not None:  # which holds back what the next chunk shows it
+        later += TEMPORAL_FACTOR * CONTEXT_LATENTS
+    rate = format_of(card).video.frame_rate_hz
+    return LiveDelay(first / rate, later / rate)
+
+
 def num_steps_of(asked: int | None, card: Card) -> int:
     """Denoising steps where ``asked`` leaves them to the weights."""
     return asked or card.can.num_steps or NUM_STEPS
@@ -172,6 +250,11 @@ def sampling_warnings(request: Request, card: Card) -> tuple[str, ...]:
             "other times of denoising"
         )
     length, window = resolve_chunk_latents(request, card), format_of(card).chunk_latents
+    if (ahead := request.sampling.look_ahead) and length + ahead > window:
+        warnings.append(
+            f"these weights know windows of {window} latents, and motion was asked for over "
+            f"{length} and {ahead} ahead of them"
+        )
     if length != window and card.can.causal_block is None:
         warnings.append(
             f"these weights know windows of {window} latents, and were asked for chunks of {length}"
@@ -199,6 +282,7 @@ def sampler_settings(request: Request, card: Card, *, bf16: bool) -> Settings:
     return Settings(
         chunk_latents=resolve_chunk_latents(request, card),
         window_latents=sizes.chunk_latents,
+        look_ahead=asked.look_ahead,
         shift=sizes.shift,
         motion_steps=card.can.motion_steps,
         renoise=card.can.num_steps is not None,

@@ -23,7 +23,7 @@ from avatar_v.base.words import is_hidden
 from avatar_v.safety.key import own_key
 
 SUFFIX = ".consent.json"
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 2**16
 MAX_RECORDS = 1000
 """Of one folder."""
@@ -39,7 +39,7 @@ FILMED, DRAWN = "dlib_face", "face_held_out"
 
 @dataclass(frozen=True)
 class Consent:
-    """What a person agreed to, and the face by which the person is known."""
+    """What a person agreed to, and the face and voice by which the person is known."""
 
     version: Annotated[int, Within(VERSION, VERSION)]
     person: str
@@ -52,6 +52,8 @@ class Consent:
     critic: Literal["dlib_face", "face_held_out"]
     critic_hash: str
     face: tuple[float, ...]  # the mean vector of the statement's looks
+    voice: tuple[float, ...] | None = None  # a unit vector; None: nothing read it
+    voice_critic_hash: str | None = None
 
     def __post_init__(self) -> None:
         check_texts(

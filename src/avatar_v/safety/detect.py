@@ -17,9 +17,10 @@ for each video of any length, over keys. The study "watermark" counts.
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -157,13 +158,13 @@ def _lead(found: DetectedMark) -> tuple[bool, float]:
 def _best_view(part: Float[Tensor, "f side side"], key: bytes, number: int) -> DetectedMark:
     """The best of a section's views; of others than the plain one where that has no mark."""
     section = _Section.of(part, key)
-    plain = _best_read(section, [View()], least_z(NUM_PLAIN, number))
+    plain = best_read(section, [View()], least_z(NUM_PLAIN, number))
     if plain.is_marked:
         return plain
     views = [View(speed=speed) for speed in SPEEDS]
     views += [View(box) for box in (*crops(), *_behind_bars(part))]
     views += [dataclasses.replace(view, mirrored=True) for view in (View(), *views)]
-    return max(plain, _best_read(section, views, least_z(NUM_OTHERS, number)), key=_lead)
+    return max(plain, best_read(section, views, least_z(NUM_OTHERS, number)), key=_lead)
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,10 @@ class _Section:
             F.avg_pool2d(strengths[None], SIDE // CELLS, 1),
         )
 
+    @property
+    def num_frames(self) -> int:
+        return len(self.changes)
+
     def signs(self, view: View) -> Float[Tensor, "phases t cells2"]:
         """How much each cell changes in each cycle, for every frame of a cycle that the first one
         may be; signs of the content are taken out."""
@@ -207,7 +212,23 @@ class _Section:
         return maps.flatten(2)[..., places()]
 
 
-def _best_read(section: _Section, views: list[View], least: float) -> DetectedMark:
+@runtime_checkable
+class Looked(Protocol):
+    """A section, of pictures or of a sound (sound_detect.py)."""
+
+    @property
+    def key(self) -> bytes: ...
+
+    @property
+    def num_frames(self) -> int: ...
+
+    def signs(self, view: Any, /) -> Float[Tensor, "phases t cells2"]:
+        """How much each cell changes in each cycle in a view, for every place where the first cycle
+        may begin."""
+        ...
+
+
+def best_read(section: Looked, views: Sequence[Any], least: float) -> DetectedMark:
     """The best of the beginnings and views that fit best to the signs of all ids."""
     sync = sync_signs(section.key).T
     tried = []
@@ -225,7 +246,7 @@ def _best_read(section: _Section, views: list[View], least: float) -> DetectedMa
         signs = section.signs(views[i])
         found += [_read(signs[at // NUM_CYCLES], at % NUM_CYCLES, section.key) for *_, at in same]
     z, best, confidence = max(found)
-    return DetectedMark(best, confidence, z, least, len(section.changes))
+    return DetectedMark(best, confidence, z, least, section.num_frames)
 
 
 def _read(signs: Float[Tensor, "t cells2"], first: int, key: bytes) -> tuple[float, str, float]:

@@ -112,7 +112,8 @@ def _filmed(path: str | Path, num: int) -> tuple[list[int], Tensor, Tensor, int,
         return [], torch.zeros(0), torch.zeros(0, 128), len(track.found), 0
     shown = torch.stack([frame for i, frame in enumerate(frames()) if i in looks])
     faces = dlib_face.embed_faces(shown, track.landmarks[looks]).values
-    windows = face_track.crop_windows(track, *shown.shape[2:])[looks]
+    height, width = shown.shape[2:]
+    windows = face_track.crop_windows(track, height, width)[looks]
     squares = face_track.crop(shown, windows, SIDE)
     return looks, squares, faces, len(track.found), track.num_faces
 

@@ -1,4 +1,5 @@
-"""A policy (policy.py) applied to texts and pictures: whatever it refuses is one `RefusedError`.
+"""A policy (policy.py) applied to texts, pictures and speech: whatever it refuses is one
+`RefusedError`.
 
 Classifiers of transformers run on the CPU, from local folders, with weights in safetensors; no code
 of a folder is run. A score that is no number refuses.
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from avatar_v.base.local_models import load_model, load_part
 from avatar_v.critics.preparation import read_preparation
+from avatar_v.media.sound import Sound, resampled
+from avatar_v.safety.heard import heard_in
 from avatar_v.safety.policy import (
     PICTURE_MODELS,
     TEXT_MODELS,
@@ -32,6 +35,8 @@ BATCH = 16
 """Pictures that are judged at once."""
 OVERLAP = 100
 """Characters that a part shares with the next one, on each side of where they meet."""
+HEARD_S, SHARED_S = 30, 5
+"""Seconds of a sound that a recogniser hears at once, and that it hears again with the next."""
 
 Frames = UInt8[Tensor, "f 3 h w"]
 Scores = Float[Tensor, "n labels"]
@@ -61,20 +66,33 @@ class Moderator:
             if self.policy.texts is not None and text.strip():
                 _check(name, text_scores(text, self.policy.texts.model), self.policy.texts)
 
+    def check_speech(self, name: str, sound: Sound, rate_hz: int) -> None:
+        """The same of what is said in a sound, as far as the policy's recogniser hears it, half a
+        minute at a time."""
+        if self.policy.speech is None:
+            return
+        span, hop = HEARD_S * rate_hz, (HEARD_S - SHARED_S) * rate_hz
+        for start in range(0, max(1, len(sound) - SHARED_S * rate_hz), hop):
+            part = resampled(sound[start : start + span], rate_hz)
+            said = heard_in(part, self.policy.speech.model)
+            self.check_texts({f"{name} from {start // rate_hz} s on": said})
+
     def check_pictures(self, name: str, frames: Frames) -> None:
         """RefusedError if one of the pictures is refused."""
         rule = self.policy.pictures
         if rule is not None and len(frames):
             _check(name, picture_scores(frames, rule.model), rule)
 
-    def check_video(self, name: str, frames: Frames, first: int = 0) -> None:
+    def check_video(
+        self, name: str, frames: Frames, first: int = 0, frame_rate_hz: int = FRAME_RATE_HZ
+    ) -> None:
         """The same of the frames of a video at each of its ``every_s``; ``first`` is the number of
         the first one."""
         if self.policy.pictures is None:
             return
-        step = max(1, round(self.policy.pictures.every_s * FRAME_RATE_HZ))
+        step = max(1, round(self.policy.pictures.every_s * frame_rate_hz))
         for i in range(-first % step, len(frames), step):
-            at_s = (first + i) / FRAME_RATE_HZ
+            at_s = (first + i) / frame_rate_hz
             self.check_pictures(f"{name} at {at_s:.1f} s", frames[i : i + 1])
 
 

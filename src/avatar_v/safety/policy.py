@@ -1,10 +1,12 @@
-"""What a service refuses: words, and labels that classifiers give to texts and pictures.
+"""What a service refuses: words, and labels that classifiers give to texts and pictures; and what
+reads the words of a sound.
 
 A policy is a YAML file, read and checked here, before torch is imported; moderation.py applies it.
 Models are folders beside it, or anywhere; their labels are known from config.json.
 """
 
 import dataclasses
+import importlib.util
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -32,6 +34,13 @@ PICTURE_MODELS = (
     "a picture classifier as transformers saves it, with weights in safetensors, for example of "
     "`hf download Falconsai/nsfw_image_detection --local-dir FOLDER` (Apache-2.0)"
 )
+SPEECH_MODELS = (
+    "a speech recogniser as transformers saves it, with weights in safetensors, for example of "
+    "`hf download openai/whisper-small --local-dir FOLDER` (Apache-2.0)"
+)
+POCKETSPHINX = "pocketsphinx"
+"""In place of the folder of a recogniser: that package, which knows English."""
+NO_POCKETSPHINX = "English words need pocketsphinx: pip install 'avatar_v[extract]'"
 
 
 @dataclass(frozen=True)
@@ -54,12 +63,20 @@ class PictureClassifier(Classifier):
 
 
 @dataclass(frozen=True)
+class Recogniser:
+    """The folder of what reads the words of a sound, or `POCKETSPHINX`."""
+
+    model: str
+
+
+@dataclass(frozen=True)
 class ModerationPolicy:
     """All that is refused."""
 
     words: tuple[str, ...] = ()
     texts: Classifier | None = None
     pictures: PictureClassifier | None = None
+    speech: Recogniser | None = None  # whose words are judged as texts are
 
     def __post_init__(self) -> None:
         for word in self.words:
@@ -67,6 +84,8 @@ class ModerationPolicy:
                 raise ValueError(f"words: {word!r} has no letter")
         if not (self.words or self.texts or self.pictures):
             raise ValueError("refuses nothing; expected words, texts or pictures")
+        if self.speech is not None and not (self.words or self.texts):
+            raise ValueError("speech is read for words or texts, and there are neither")
 
 
 def read_policy(path: str | Path) -> ModerationPolicy:
@@ -76,7 +95,23 @@ def read_policy(path: str | Path) -> ModerationPolicy:
     values = parse_yaml(read_bounded(path, "--policy"), where=path, what="policy")
     policy = built(ModerationPolicy, values, where=path, sparse=True)
     rules = {name: _beside(path, name, getattr(policy, name)) for name in ("texts", "pictures")}
-    return dataclasses.replace(policy, **rules)
+    speech = policy.speech
+    if speech is not None and speech.model != POCKETSPHINX:
+        speech = Recogniser(str(path.parent / speech.model))
+    if speech is not None:
+        check_recogniser(speech.model, f"{path}: speech")
+    return dataclasses.replace(policy, speech=speech, **rules)
+
+
+def check_recogniser(model: str | Path, where: str) -> str:
+    """The class of the model in a folder; "" of `POCKETSPHINX`. ValueError, which says what to
+    supply, for a folder without a recogniser, and where that package is not installed."""
+    if str(model) == POCKETSPHINX:
+        if importlib.util.find_spec(POCKETSPHINX) is None:
+            raise ValueError(f"{where}: {NO_POCKETSPHINX}")
+        return ""
+    kinds = ("ForCTC", "ForConditionalGeneration")
+    return check_folder(Path(model), where, kinds, ("tokenizer_config.json",), SPEECH_MODELS)
 
 
 def plain_words(text: str) -> list[str]:

@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.base.local_models import load_model, load_part
+from avatar_v.critics import voice
 from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, check_texts, parse_day
 from avatar_v.safety.faces import hash_critic, read_faces
-from avatar_v.safety.policy import check_folder, plain_words
+from avatar_v.safety.heard import heard_in
+from avatar_v.safety.policy import plain_words
 from avatar_v.types import SAMPLE_RATE_HZ
 
 LEAST_S, MOST_S = 2.0, 30.0
@@ -26,10 +27,6 @@ LEAST_MOVES = 3.0
 NO_SILERO = "hearing whether somebody speaks needs silero-vad: pip install 'avatar_v[faces]'"
 MOST_ERRORS = 0.2
 """Of the words that are to be said, so many may be missing, wrong or too much."""
-SPEECH_MODELS = (
-    "a speech recogniser as transformers saves it, with weights in safetensors, for example of "
-    "`hf download openai/whisper-small --local-dir FOLDER` (Apache-2.0)"
-)
 
 
 def consent_from_video(
@@ -59,9 +56,10 @@ def consent_from_video(
     critic = DRAWN if drawn else FILMED
     sound = _read_speech(video)
     face = _read_face(video, critic)
+    own_voice = read_voice_vector(sound)
     heard = None
     if speech_model is not None:
-        heard = heard_in(sound, speech_model)
+        heard = heard_in(sound, speech_model, "--speech-model")
         check_words(video, statement, heard)
     with Path(video).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -76,7 +74,9 @@ def consent_from_video(
         video_sha256=digest,
         critic=critic,
         critic_hash=hash_critic(critic),
-        face=tuple(round(float(x), 6) for x in face),
+        face=_rounded(face),
+        voice=None if own_voice is None else _rounded(own_voice),
+        voice_critic_hash=None if own_voice is None else voice.weights_hash(),
     )
 
 
@@ -100,38 +100,32 @@ def word_error_rate(said: Sequence[str], heard: Sequence[str]) -> float:
     return row[-1] / len(said)
 
 
-@torch.inference_mode()
-def heard_in(sound: Float[Tensor, " s"], folder: str | Path) -> str:
-    """The words in a sound of 16 kHz. ValueError for a folder without a speech recogniser."""
-    folder = Path(folder)
-    kind = check_folder(
-        folder,
-        "--speech-model",
-        ("ForCTC", "ForConditionalGeneration"),
-        ("tokenizer_config.json",),
-        SPEECH_MODELS,
-    )
-    from transformers import AutoModelForCTC, AutoModelForSpeechSeq2Seq, AutoProcessor
+def read_voice_vector(sound: Float[Tensor, " s"]) -> Float[Tensor, " d"] | None:
+    """The vector of the voice in a sound of 16 kHz; None where what reads it is not installed."""
+    if not voice.is_available():
+        return None
+    return torch.from_numpy(voice.mean_vector(voice.vectors_of(sound))).float()
 
-    is_ctc = kind.endswith("ForCTC")
-    loader = AutoModelForCTC if is_ctc else AutoModelForSpeechSeq2Seq
-    model, _ = load_model(loader, folder, SPEECH_MODELS)
-    processor = load_part(AutoProcessor, folder, SPEECH_MODELS)
-    inputs = processor(sound.numpy(), sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
-    tokens = model(**inputs).logits.argmax(-1) if is_ctc else model.generate(**inputs)
-    return processor.batch_decode(tokens, skip_special_tokens=True)[0].strip()
+
+def has_silero() -> bool:
+    """Whether Silero VAD is installed."""
+    return importlib.util.find_spec("silero_vad") is not None
 
 
 def speech_s(sound: Float[Tensor, " s"]) -> float:
     """Seconds of a sound of 16 kHz in which somebody speaks, as Silero VAD hears it. ValueError
     where that is not installed."""
-    if importlib.util.find_spec("silero_vad") is None:
+    if not has_silero():
         raise ValueError(NO_SILERO)
     import silero_vad
 
     model = silero_vad.load_silero_vad()
     spans = silero_vad.get_speech_timestamps(sound, model, sampling_rate=SAMPLE_RATE_HZ)
     return sum(span["end"] - span["start"] for span in spans) / SAMPLE_RATE_HZ
+
+
+def _rounded(vector: Float[Tensor, " d"]) -> tuple[float, ...]:
+    return tuple(round(float(x), 6) for x in vector)
 
 
 def _read_speech(video: str | Path) -> Float[Tensor, " s"]:

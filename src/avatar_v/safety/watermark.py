@@ -18,9 +18,12 @@ may come in blocks.
 """
 
 import hashlib
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,6 +81,12 @@ class Mark:
         words = code_words(self.key, number)[range(NUM_BYTES), list(bytes.fromhex(self.id))]
         signs = torch.cat([sync_signs(self.key)[number], words.roll(number, 0).flatten()])
         return torch.empty_like(signs).index_copy(0, places(), signs).view(CELLS, CELLS)
+
+
+def id_of(made_of: Mapping[str, Any]) -> str:
+    """The id of what depends on these values alone."""
+    text = json.dumps(made_of, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[: 2 * NUM_BYTES]
 
 
 class Marker:

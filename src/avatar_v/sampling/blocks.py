@@ -78,9 +78,10 @@ def make_blocks(
     """The states of a chunk, as `rollout.make_chunk` gives them, and the carry with its history.
 
     ``config`` is that of the causal network behind ``velocity``. In a ``line`` of ranks each makes
-    its own steps of every block and has their history alone. Motion is the same on all ranks;
-    the video is finished on the last one, and on the others as they hand it on. With ``num_moves``
-    blocks are x_0 as it is seen after so many steps. ``last`` takes the last step of each block.
+    its own steps of every block, if any, and has their history alone. Motion is the same on all
+    ranks; the video is finished on the last one, and on the others as they hand it on. With
+    ``num_moves`` blocks are x_0 as it is seen after so many steps. ``last`` takes the last step of
+    each block.
     """
     assert config.causal_block is not None, "the network is causal"
     assert velocity.passes is not None
@@ -94,11 +95,12 @@ def make_blocks(
     for run in split_blocks(chunk, config.causal_block):
         block = _start_block(start, run, given, settings, moves, chunk.latents.start)
         x = block.noise if line is None else line.take(block.noise)
-        x, history, step = _steps(passes, block, x, moves, steps, history, settings, config)
+        if len(steps):
+            x, history, step = _steps(passes, block, x, moves, steps, history, settings, config)
+            if last is not None:
+                last.append(step)
         if line is not None:
             line.give(x)
-        if last is not None:
-            last.append(step)
         if replaces_sink and chunk.index == run.start == 0:
             first = x[:, :1] if line is None else line.from_last(x[:, :1])
             carry, passes = _sink_replaced(passes, carry, first, block)
@@ -262,7 +264,7 @@ class BlockSteps:
         while self.last:
             step, old = self.last.pop(), None
             for before in self.last[-(self.config.causal_window or len(self.last) + 1) :]:
-                old = before.keys if old is None else old.append(before.keys)
+                old = _followed(old, before.keys, self.config)
             with torch.enable_grad():
                 x, _, _ = _moved(
                     step.passes, step.block, step.x, step.t, 0.0, old, step.start, self.settings

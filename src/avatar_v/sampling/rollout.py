@@ -48,6 +48,7 @@ class ChunkVelocity:
     motion: Callable[[int], VelocityFn] | None = None
     passes: Callable[[int, Tensor | None], Passes] | None = None
     """Those of ``video``, whose blocks a causal network makes (sampling/blocks.py)."""
+    num_heard: int = 0  # latents whose sound is there, those behind the chunk too
 
     def after(self, motion: Tensor | None) -> "ChunkVelocity":
         """Those of the video after a ``motion`` that is there already, or after none."""
@@ -220,7 +221,7 @@ def chunk_velocity(
         cond = MotionCond(heard(num_latents), style=carry.style)
         return guided_motion(motion_net, cond, audio=weight_audio, style=weight_style)
 
-    return ChunkVelocity(video, motion, passes)
+    return ChunkVelocity(video, motion, passes, 0 if audio is None else audio.shape[1])
 
 
 def make_chunk(
@@ -323,14 +324,18 @@ def start_chunk(
     settings: Settings,
     seeds: Sequence[int],
 ) -> ChunkStart:
-    """The noise of a chunk, and its motion, where it is made."""
-    noise, *motion_noise = starting_noise(chunk, prefixes, seeds)
+    """The noise of a chunk, and its motion, where it is made: over ``settings.look_ahead`` latents
+    more, which are made anew with the next chunk, as far as there is sound."""
+    num = len(chunk.latents)
+    ahead = max(0, min(settings.look_ahead, velocity.num_heard - num))
+    ahead = ahead if suffixes is None else 0
+    noise, *motion_noise = starting_noise(chunk, prefixes, seeds, ahead)
     fresh = _drawing("renoising", seeds, chunk)
     if not motion_noise:
         return ChunkStart(noise, fresh, None)
     assert velocity.motion is not None, "a motion to begin with needs a motion network"
     motion = sample(
-        velocity.motion(len(chunk.latents)),
+        velocity.motion(num + ahead),
         motion_noise[0],
         settings.motion_times,
         prefix=prefixes[1],
@@ -338,13 +343,18 @@ def start_chunk(
         step=settings.motion_step,
         draw=fresh,
     )
-    return ChunkStart(noise, fresh, motion)
+    return ChunkStart(noise, fresh, motion[:, :num])
 
 
-def starting_noise(chunk: Chunk, prefixes: States, seeds: Sequence[int]) -> States:
-    """The noise that ``chunk`` starts from: states of its length, else shaped as ``prefixes``."""
+def starting_noise(chunk: Chunk, prefixes: States, seeds: Sequence[int], ahead: int = 0) -> States:
+    """The noise that ``chunk`` starts from: states of its length, else shaped as ``prefixes``; of
+    motion for so many latents more that are ``ahead``."""
     start, num = _drawing("start", seeds, chunk), len(chunk.latents)
-    return tuple(start((len(prefix), num, *prefix.shape[2:])).to(prefix) for prefix in prefixes)
+    lengths = (num, *[num + ahead] * (len(prefixes) - 1))
+    return tuple(
+        start((len(prefix), length, *prefix.shape[2:])).to(prefix)
+        for prefix, length in zip(prefixes, lengths, strict=True)
+    )
 
 
 def _drawing(purpose: Literal["start", "renoising"], seeds: Sequence[int], chunk: Chunk) -> Draw:

@@ -38,6 +38,8 @@ class Settings:
     window_latents: int | None = None
     """Latents of a training window, where a causal network makes other chunks; None: of a chunk.
     """
+    look_ahead: int = 0
+    """Latents behind a chunk over which its motion is made, too, where their sound is there."""
     streaming: Streaming = Streaming()  # noqa: RUF009 of a causal network
 
     @property

@@ -14,14 +14,14 @@ from avatar_v.media.containers import open_bytes
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 
-def encode_flac(audio: Int16[Tensor, " s"]) -> bytes:
+def encode_flac(audio: Int16[Tensor, " s"], sample_rate_hz: int = SAMPLE_RATE_HZ) -> bytes:
     """16 kHz mono."""
     file = io.BytesIO()
     with av.open(file, "w", format="flac") as container:
-        stream = container.add_stream("flac", rate=SAMPLE_RATE_HZ)
+        stream = container.add_stream("flac", rate=sample_rate_hz)
         stream.layout = "mono"
         frame = AudioFrame.from_ndarray(audio.numpy()[None], format="s16", layout="mono")
-        frame.sample_rate = SAMPLE_RATE_HZ
+        frame.sample_rate = sample_rate_hz
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     return file.getvalue()

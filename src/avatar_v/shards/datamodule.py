@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from avatar_v.base import checks
+from avatar_v.base.video_format import FrameRate, checked_rate
 from avatar_v.motion.stats import MotionStats
 from avatar_v.parallel.trainer import trainer_layout
 from avatar_v.shards.buckets import (
@@ -33,7 +34,7 @@ from avatar_v.shards.loader import (
     read_members,
 )
 from avatar_v.shards.motion_stats import stats_of_folder
-from avatar_v.shards.schema import META, STILLS, decode_meta
+from avatar_v.shards.schema import META, STILLS, TEXT, decode_meta
 from avatar_v.shards.table import ClipTable
 from avatar_v.shards.training_data import TrainingData
 from avatar_v.types import Batch, num_latents
@@ -136,7 +137,13 @@ class ShardData(TrainingData):
     def read_index(self, folder: str) -> ClipSet:
         """The clips of one folder, sorted; ValueError as ``setup``."""
         if folder not in self._sets:
-            self._sets[folder] = self._clip_set(folder)
+            found = self._clip_set(folder)
+            rates = {clip.frame_rate_hz for clip, _ in found.clips.kinds()}
+            if len(rates) > 1:
+                raise ValueError(
+                    f"{folder}: its clips have {sorted(rates)} frames a second, not one"
+                )
+            self._sets[folder] = found
         return self._sets[folder]
 
     def train_dataloader(self) -> ResumableLoader:
@@ -191,6 +198,19 @@ class ShardData(TrainingData):
                         f"encoder takes {most_bytes}; shorten it, and import the clip again"
                     )
 
+    def require_text(self, text_hash: str) -> None:
+        """ValueError, naming shard and clip, unless every caption was encoded by this encoder."""
+        self.setup()
+        for clip_set in self._sets.values():
+            for clip, _ in clip_set.clips.kinds():
+                if TEXT in clip.members and clip.text_hash == text_hash:
+                    continue
+                made = f"encoded by {clip.text_hash}" if TEXT in clip.members else "not encoded"
+                raise ValueError(
+                    f"{clip.shard}, clip {clip.key}: its caption is {made}, models.stored_text "
+                    f"expects encoder {text_hash}; run `avatar-v shards encode --text`"
+                )
+
     @property
     def picture_size(self) -> tuple[int, int] | None:
         """Height and width of the largest pictures of the training clips; None without any."""
@@ -199,6 +219,31 @@ class ShardData(TrainingData):
         buckets = self.read_index(self.train_folder).members
         size = max(((b.height, b.width) for b in buckets), key=lambda s: s[0] * s[1])
         return size if all(size) else None
+
+    @property
+    def frame_rate_hz(self) -> FrameRate:
+        """Of the training clips."""
+        return checked_rate(self.read_index(self.train_folder).clips[0].frame_rate_hz)
+
+    def require_one_rate(self) -> None:
+        """ValueError unless the validation clips have the rate of the training clips."""
+        self.setup()
+        rates = {f: s.clips[0].frame_rate_hz for f, s in self._sets.items()}
+        if len(set(rates.values())) > 1:
+            raise ValueError(f"clips of one rate of frames are trained on, got {rates}")
+
+    def require_tokens(self, step: int) -> None:
+        """ValueError, naming folder and size, unless pictures are of whole tokens of ``step``
+        pixels."""
+        self.setup()
+        for folder, clip_set in self._sets.items():
+            for bucket in clip_set.members:
+                if bucket.height % step or bucket.width % step:
+                    raise ValueError(
+                        f"{folder}: pictures of {bucket.width} x {bucket.height} pixels are no "
+                        f"whole tokens of {step}; draw, import or crop them (data.init_args."
+                        "buckets) to multiples of that"
+                    )
 
     def require_length(self, most_latents: int) -> None:
         """ValueError, naming the folder, unless every batch has clips of at least so many."""

@@ -1,8 +1,9 @@
-"""Add normalised VAE latents to shards, so that training need not run the VAE's encoder.
+"""Add normalised VAE latents to shards, so that training need not run the VAE's encoder, and
+encodings of their captions, so that it need not load the text encoder.
 
 Each shard gives one of the same name; members are copied byte for byte, `latents.npy` (fp16, the
-whole clip) is added, on request `faces.npz` and `stills.npz` (pictures.py) and `low.npy`, and Meta
-says by which VAE.
+whole clip) is added, on request `faces.npz` and `stills.npz` (pictures.py), `low.npy` and
+`text.npy`, and Meta says by which encoders.
 Finished shards are kept when a run is repeated.
 """
 
@@ -14,8 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from avatar_v.base import checks
 from avatar_v.base.device import check_threads, chosen_device
 from avatar_v.models.refiner import FACTOR, enlarge, reduce
+from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder, text_hash, without_padding
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.folder import name_below, read_indexes
 from avatar_v.shards.loader import read_clip, read_members
@@ -28,6 +31,7 @@ from avatar_v.shards.schema import (
     META,
     RAW_VIDEO,
     STILLS,
+    TEXT,
     VIDEO,
     encode_array,
     encode_meta,
@@ -42,6 +46,7 @@ from avatar_v.shards.writer import (
     write_shard,
     write_text_atomically,
 )
+from avatar_v.weights.weights import load_text
 
 SETTINGS_FILE = "encode.json"
 PIECE_FRAMES = 40
@@ -55,7 +60,8 @@ def encode_folder(
     drop_video: bool = False,
     faces: bool = False,
     stills: bool = False,
-    low: bool = False,
+    low: float | None = None,
+    text: str | Path | None = None,
     bf16: bool = False,
     batch_size: int = 8,
     num_threads: int | None = None,
@@ -64,16 +70,20 @@ def encode_folder(
 ) -> tuple[int, str]:
     """Write every shard of ``folder`` with latents to ``out``; returns (clips, the VAE's hash).
 
-    ``folder`` may be an object store's. ``low``: those of the clip enlarged from half its size too,
-    for the refiner. ``bf16``: in autocast, faster where the hardware has it and a little less
-    exact. ValueError if ``out`` is ``folder``, holds shards of another VAE or other choices, a clip
-    has no video or sides that cannot be halved, or the latents do not fit in fp16.
+    ``folder`` may be an object store's. ``low``: also latents of the clip made smaller by this
+    factor and enlarged again, for the refiner. ``text``: weights whose text encoder encodes the
+    captions, too. ``bf16``: in autocast, faster where the hardware has it and a little less exact.
+    ValueError if ``out`` is ``folder``, holds shards of other encoders or choices, a clip has no
+    video or sides that are no multiples of that, its caption is too long, or what is encoded does
+    not fit in fp16.
     """
     out = Path(out)
     if not is_url(folder) and out.resolve() == Path(folder).resolve():
         raise ValueError(f"{out}: the shards with latents go to another folder than their source")
     if batch_size < 1:
         raise ValueError(f"batch size is at least 1, got {batch_size}")
+    if low is not None:
+        checks.number("--low", low, above=1, most=8)
     check_threads(num_threads)
     kind = chosen_device(device)
     indexes = list(read_indexes(folder))
@@ -82,14 +92,23 @@ def encode_folder(
         if not clip.has_video:
             raise ValueError(f"{clip.shard}, clip {clip.key}: no video to encode")
     vae = VideoVAE.from_pretrained(vae_path).to(kind).eval()
-    step = FACTOR * vae.spatial_factor
-    for clip in clips if low else ():
+    step = (low or 1) * vae.spatial_factor
+    for clip in clips if low is not None else ():
         if clip.height % step or clip.width % step:
             size = f"{clip.height} x {clip.width}"
-            raise ValueError(f"{clip.shard}, clip {clip.key}: {size} is no multiple of {step}")
+            raise ValueError(f"{clip.shard}, clip {clip.key}: {size} is no multiple of {step:g}")
     vae_hash = vae.hash()
-    choices = {"faces": faces, "stills": stills, "low": low, "bf16": bf16}
-    asked = {"vae_hash": vae_hash, "drop_video": drop_video}
+    hashes, encoder = {"vae_hash": vae_hash}, None
+    if text is not None:
+        encoder = load_text(text).to(kind).eval()
+        hashes["text_hash"] = text_hash(encoder)
+    choices = {
+        "faces": faces,
+        "stills": stills,
+        "low": low if low != FACTOR else True,
+        "bf16": bf16,
+    }
+    asked = {**hashes, "drop_video": drop_video}
     _claim(out, {**asked, **{k: v for k, v in choices.items() if v}})
     if num_threads:
         torch.set_num_threads(num_threads)
@@ -97,9 +116,10 @@ def encode_folder(
     for index in indexes:
         target = out / name_below(folder, index.shard)
         if not index_path(target).exists():
-            encoder = _Encoder(
+            writer = _Encoder(
                 vae=vae,
-                vae_hash=vae_hash,
+                hashes=hashes,
+                text=encoder,
                 drop_video=drop_video,
                 faces=faces,
                 stills=stills,
@@ -109,7 +129,7 @@ def encode_folder(
                 device=kind,
             )
             done = num_done
-            write_shard(target, encoder.items(index, lambda n, d=done: on_clip(d + n, len(clips))))
+            write_shard(target, writer.items(index, lambda n, d=done: on_clip(d + n, len(clips))))
         num_done += len(index.clips)
         on_clip(num_done, len(clips))
     return len(clips), vae_hash
@@ -118,11 +138,12 @@ def encode_folder(
 @dataclasses.dataclass(frozen=True)
 class _Encoder:
     vae: VideoVAE
-    vae_hash: str
+    hashes: dict[str, str]  # of the encoders, by their names in Meta
+    text: ByteTextEncoder | UMT5TextEncoder | None
     drop_video: bool
     faces: bool
     stills: bool
-    low: bool
+    low: float | None
     bf16: bool
     batch_size: int
     device: torch.device
@@ -137,11 +158,13 @@ class _Encoder:
             video = torch.stack([sample.video for sample in samples if sample.video is not None])
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
                 latents = self._latents(video)
-                lows = self._low_latents(video) if self.low else [None] * len(group)
+                lows = (
+                    [None] * len(group) if self.low is None else self._low_latents(video, self.low)
+                )
             for clip, sample, own, low in zip(group, samples, latents, lows, strict=True):
                 if not all(torch.isfinite(x).all() for x in (own, low) if x is not None):
                     raise ValueError(f"{clip.shard}, clip {clip.key}: its latents overflow fp16")
-                meta = dataclasses.replace(sample.meta, vae_hash=self.vae_hash)
+                meta = dataclasses.replace(sample.meta, low_factor=self.low, **self.hashes)
                 left_out = {LATENTS, FACES, STILLS, LOW, META} | (
                     {VIDEO, RAW_VIDEO, CLOSE_UPS} if self.drop_video else set()
                 )
@@ -151,11 +174,29 @@ class _Encoder:
                     members[FACES] = pictures_member(FACE_CROPS, self.vae, sample, self.device)
                 if self.stills:
                     members[STILLS] = pictures_member(REF_FRAMES, self.vae, sample, self.device)
+                if self.text is not None:
+                    members[TEXT] = encode_array(self._caption(self.text, clip, meta.text).numpy())
                 if low is not None:
                     members[LOW] = encode_array(low.numpy())
                 yield RawClip(clip.key, members)
             num_done += len(group)
             on_clip(num_done)
+
+    @torch.inference_mode()
+    def _caption(
+        self, encoder: ByteTextEncoder | UMT5TextEncoder, clip: ClipEntry, text: str
+    ) -> Tensor:
+        """Alone, so that it does not depend on the captions of other clips."""
+        where = f"{clip.shard}, clip {clip.key}"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            try:
+                (states,) = encoder([text])
+            except ValueError as error:
+                raise ValueError(f"{where}: its caption cannot be encoded ({error})") from error
+        states = without_padding(states).to(torch.float16).cpu()
+        if not torch.isfinite(states).all():
+            raise ValueError(f"{where}: the encoding of its caption overflows fp16")
+        return states
 
     @torch.inference_mode()
     def _latents(self, video: Tensor) -> Tensor:
@@ -168,16 +209,16 @@ class _Encoder:
         return torch.cat(parts, dim=1).to(torch.float16).cpu()
 
     @torch.inference_mode()
-    def _low_latents(self, video: Tensor) -> Tensor:
+    def _low_latents(self, video: Tensor, factor: float) -> Tensor:
         """As models.refiner.low_latents, in pieces."""
         small, decoder, large = (
             self.vae.stream_encoder(), self.vae.stream_decoder(), self.vae.stream_encoder()
         )  # fmt: skip
         parts = []
         for piece in video.split(PIECE_FRAMES, dim=1):
-            latents = small.push(reduce(piece.to(self.device, torch.float32) / 127.5 - 1))
+            latents = small.push(reduce(piece.to(self.device, torch.float32) / 127.5 - 1, factor))
             if latents.shape[1]:
-                parts.append(large.push(enlarge(decoder.push(latents))))
+                parts.append(large.push(enlarge(decoder.push(latents), factor)))
         return torch.cat(parts, dim=1).to(torch.float16).cpu()
 
 

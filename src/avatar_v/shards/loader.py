@@ -33,6 +33,7 @@ from avatar_v.shards.schema import (
     LOW,
     RAW_VIDEO,
     STILLS,
+    TEXT,
     VIDEO,
     Sample,
     decode_sample,
@@ -64,7 +65,8 @@ def read_folder(folder: str | Path) -> ClipTable:
 def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
     """Decode one clip. ValueError, naming shard and key, for bytes that are cut or changed."""
     of_latents = dict.fromkeys((LATENTS, FACES, STILLS, LOW), not use_latents)
-    skipped = {VIDEO: not decode_video, RAW_VIDEO: not decode_video, **of_latents}
+    of_motion = not decode_video and not use_latents  # alone: no network reads the caption
+    skipped = {VIDEO: not decode_video, RAW_VIDEO: not decode_video, TEXT: of_motion, **of_latents}
     members = read_members(clip, [m for m in clip.members if not skipped.get(m, False)])
     return decode_sample(clip.key, members, where=clip.shard, decode_video=decode_video)
 
@@ -296,6 +298,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
     faces, faces_valid = _padded(samples, "faces")
     stills, stills_valid = _padded(samples, "stills")
     still_frames, _ = _padded(samples, "still_frames")
+    text_states, _ = _padded(samples, "text_states")
     metas = [sample.meta for sample in samples]
     return Batch(
         video=stack("video").to(torch.float32) / 127.5 - 1 if with_video else None,
@@ -318,6 +321,8 @@ def collate(samples: Sequence[Sample]) -> Batch:
         habits_known=_known([meta.habits_known for meta in metas]),
         landmarks=stack("landmarks") if with_landmarks else None,
         low=stack("low").to(torch.float32) if with_low else None,
+        low_factor=_low_factor(samples) if with_low else None,
+        text_states=text_states,
     )
 
 
@@ -344,3 +349,11 @@ def _resized(video: Tensor, bucket: Bucket) -> Tensor:
         return video
     reduced = functional.interpolate(video.float(), size=size, mode="bilinear", antialias=True)
     return reduced.round().clamp(0, 255).to(torch.uint8)
+
+
+def _low_factor(samples: Sequence[Sample]) -> float | None:
+    """That of all samples. ValueError where they differ."""
+    factors = {sample.meta.low_factor for sample in samples}
+    if len(factors) > 1:
+        raise ValueError(f"clips of one batch were made low by several factors: {factors}")
+    return factors.pop()

@@ -30,6 +30,7 @@ from avatar_v.base.outside import parse_json
 from avatar_v.base.stored import built
 from avatar_v.shards.loader import collate, levelled, read_members
 from avatar_v.shards.schema import (
+    TEXT,
     VIDEO,
     Sample,
     decode_sample,
@@ -128,7 +129,7 @@ def read_pair(entry: ClipEntry, *, pictures: bool = False) -> Pair:
     ValueError, naming shard and key, for a clip that is no pair and for bytes that are cut, changed
     or unfit; with ``pictures`` also for a pair of motion alone."""
     require_pair(entry, pictures=pictures)
-    unread = (VIDEO, *(() if pictures else (*VIDEOS, PORTRAIT)))
+    unread = (VIDEO, *(() if pictures else (*VIDEOS, PORTRAIT, TEXT)))
     members = read_members(entry, [name for name in entry.members if name not in unread])
     clip = decode_sample(entry.key, members, where=entry.shard, decode_video=False)
     name = f"{entry.shard}, clip {entry.key}"

@@ -116,18 +116,17 @@ def encode_stills(
 def face_crops(sample: Sample) -> tuple[Pictures, Int[Tensor, " k"]]:
     """Close-ups of the face in the size of the clip, and the frames that they show.
 
-    ValueError for a clip without video and for a clip that is not square.
+    ValueError for a clip without video.
     """
     meta = sample.meta
-    if meta.height != meta.width:
-        raise ValueError(f"{sample.key}: close-ups are square, the clip {meta.height}x{meta.width}")
     if sample.close_ups is not None and sample.close_up_frames is not None:
         return sample.close_ups, sample.close_up_frames
     video, frames = _video(sample), spread_frames(sample.valid, NUM_CLOSE_UPS)
     if len(frames) == 0:
         return video[:0], frames
-    windows = face_windows(sample.face_box[frames], meta.height, meta.width)
-    return crop(video[frames], windows, meta.height), frames
+    size = meta.height, meta.width
+    windows = face_windows(sample.face_box[frames], *size, meta.width / meta.height)
+    return crop(video[frames], windows, size), frames
 
 
 def ref_frames(sample: Sample) -> tuple[Pictures, Int[Tensor, " k"]]:

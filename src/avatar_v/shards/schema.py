@@ -2,7 +2,8 @@
 
 A clip `key` in a shard is these members of a plain WebDataset tar:
 
-    key.audio.flac   16 kHz mono 16-bit, 640 samples a frame; uncompressed: key.audio.npy
+    key.audio.flac   mono 16-bit, 640 samples a frame, 16 kHz at 25 frames/s; uncompressed:
+                     key.audio.npy
     key.close_ups.npz  optional, with video: the face, sharper than the video shows it,
                      pictures "n 3 ch cw" uint8, and frames "n", the frame that each one shows
     key.face.npz     face_box "f 4", mouth_box "f 4", landmarks "f k 2", valid "f", phonemes "f"
@@ -10,11 +11,12 @@ A clip `key` in a shard is these members of a plain WebDataset tar:
                      each encoded alone by the same VAE, and frames "n", which each one shows
     key.json         Meta: ids, text, licence, consent, rates, schema version
     key.latents.npy  optional: normalised VAE latents "l c lh lw", fp16, of the whole clip
-    key.low.npy      optional, with latents: those of the clip enlarged from half its size, after
+    key.low.npy      optional, with latents: those of the clip enlarged from a smaller size, after
                      the VAE (models/refiner.py), in fp16; what the refiner starts from
     key.motion.npy   motion "f m" (MOTION_NAMES), fp32
     key.stills.npz   optional, with latents: whole frames of the clip, as faces.npz holds them
-    key.video.mp4    H.264 yuv444p, 25 fps; absent where latents replace it, and of a clip without
+    key.text.npy     optional: the encoding of the caption "n d" without padding, fp16 or fp32
+    key.video.mp4    H.264 yuv444p; absent where latents replace it, and of a clip without
                      pictures (height 0); uncompressed: key.video.npy, "f 3 h w" uint8
 
 `Sample` is a decoded clip in its stored precision (uint8, int16, fp16), which is also how it is
@@ -35,6 +37,7 @@ from torch import Tensor
 
 from avatar_v.base.outside import parse_json
 from avatar_v.base.stored import Within, built
+from avatar_v.base.video_format import checked_rate
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 SCHEMA_VERSION = 1
@@ -47,7 +50,7 @@ NO_PHONEME = -1
 
 AUDIO, FACE, META = "audio.flac", "face.npz", "json"
 LATENTS, MOTION, VIDEO = "latents.npy", "motion.npy", "video.mp4"
-FACES, STILLS, LOW = "faces.npz", "stills.npz", "low.npy"
+FACES, STILLS, LOW, TEXT = "faces.npz", "stills.npz", "low.npy", "text.npy"
 CLOSE_UPS = "close_ups.npz"
 RAW_AUDIO, RAW_VIDEO = "audio.npy", "video.npy"
 """In place of AUDIO and VIDEO: many times the bytes, written and read without PyAV."""
@@ -73,6 +76,8 @@ class Meta:
     motion_known: tuple[str, ...] = MOTION_NAMES  # the other components are 0, and no target
     habits_known: tuple[str, ...] = MOTION_NAMES  # in the others the person counts as average
     vae_hash: str | None = None  # of the VAE that made the latents
+    low_factor: Annotated[float, Within(1, 8)] | None = None  # of LOW; None: none, or twice
+    text_hash: str | None = None  # of the encoder that encoded the caption
     frame_rate_hz: int = FRAME_RATE_HZ
     sample_rate_hz: int = SAMPLE_RATE_HZ
     schema_version: int = SCHEMA_VERSION
@@ -99,7 +104,8 @@ class Sample:
     face_frames: Int[Tensor, " n"] | None = None  # which frame each face is from; with faces
     stills: Float16[Tensor, "q c lh lw"] | None = None  # whole frames, each encoded alone
     still_frames: Int[Tensor, " q"] | None = None  # with stills
-    low: Float16[Tensor, "l c lh lw"] | None = None  # enlarged from half the size; with latents
+    low: Float16[Tensor, "l c lh lw"] | None = None  # enlarged from a smaller size; with latents
+    text_states: Float[Tensor, "n d"] | None = None  # the caption, encoded
 
 
 def to_int16(audio: Float[Tensor, " s"]) -> Int16[Tensor, " s"]:
@@ -136,9 +142,11 @@ def encode_sample(sample: Sample, *, raw: bool = False) -> dict[str, bytes]:
         from avatar_v.media import reading  # PyAV, which raw clips do without
         from avatar_v.shards import codecs
 
-        members[AUDIO] = codecs.encode_flac(sample.audio)
+        members[AUDIO] = codecs.encode_flac(sample.audio, sample.meta.sample_rate_hz)
         if sample.video is not None:
-            members[VIDEO] = reading.encode_video_bytes(sample.video)
+            members[VIDEO] = reading.encode_video_bytes(
+                sample.video, frame_rate_hz=sample.meta.frame_rate_hz
+            )
     if sample.close_ups is not None and sample.close_up_frames is not None:
         frames = sample.close_up_frames.to(torch.int32).numpy()
         members[CLOSE_UPS] = encode_arrays({"pictures": sample.close_ups.numpy(), "frames": frames})
@@ -150,6 +158,8 @@ def encode_sample(sample: Sample, *, raw: bool = False) -> dict[str, bytes]:
         members[STILLS] = encode_pictures(sample.stills, sample.still_frames)
     if sample.low is not None:
         members[LOW] = encode_array(sample.low.numpy())
+    if sample.text_states is not None:
+        members[TEXT] = encode_array(sample.text_states.numpy())
     return members
 
 
@@ -171,9 +181,9 @@ def decode_sample(
     close_ups, close_up_frames = None, None
     if decode_video and CLOSE_UPS in members:
         close_ups, close_up_frames = _decode_close_ups(members[CLOSE_UPS], f"{name}.{CLOSE_UPS}")
-    latents, low = (
+    latents, low, text_states = (
         load_arrays(members[member], f"{name}.{member}") if member in members else None
-        for member in (LATENTS, LOW)
+        for member in (LATENTS, LOW, TEXT)
     )
     (faces, face_frames), (stills, still_frames) = (
         decode_pictures(members[member], f"{name}.{member}") if member in members else (None, None)
@@ -199,6 +209,7 @@ def decode_sample(
             stills=stills,
             still_frames=still_frames,
             low=None if low is None else torch.from_numpy(low),
+            text_states=None if text_states is None else torch.from_numpy(text_states),
         )
         check_sample(sample, needs_picture=decode_video)
     except (KeyError, TypeError, ValueError) as error:
@@ -286,8 +297,12 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
     needs_picture = needs_picture and meta.height > 0
     if needs_picture and sample.video is None and sample.latents is None:
         raise ValueError(f"{sample.key}: neither video nor latents")
-    if meta.frame_rate_hz != FRAME_RATE_HZ or meta.sample_rate_hz != SAMPLE_RATE_HZ:
-        raise ValueError(f"{sample.key}: expected {FRAME_RATE_HZ} fps and {SAMPLE_RATE_HZ} Hz")
+    checked_rate(meta.frame_rate_hz)
+    if meta.sample_rate_hz != SAMPLES_PER_FRAME * meta.frame_rate_hz:
+        raise ValueError(
+            f"{sample.key}: {meta.sample_rate_hz} Hz beside {meta.frame_rate_hz} frames a second, "
+            f"expected {SAMPLES_PER_FRAME} samples a frame"
+        )
     expected = {
         "audio": (frames * SAMPLES_PER_FRAME,),
         "motion": (frames, len(MOTION_NAMES)),
@@ -307,6 +322,10 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
             _check_pictures(sample, name, pictures, shown)
     if sample.low is not None and sample.latents is not None:
         expected["low"], found["low"] = tuple(sample.latents.shape), tuple(sample.low.shape)
+    text = sample.text_states
+    if text is not None and (text.dim() != 2 or not text.is_floating_point()):
+        kind = f"{text.dtype} of {tuple(text.shape)}"
+        raise ValueError(f"{sample.key}: its caption is encoded as {kind}, expected tokens x width")
     if sample.video is not None:
         expected["video"] = (frames, 3, meta.height, meta.width)
         found["video"] = tuple(sample.video.shape)

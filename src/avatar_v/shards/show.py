@@ -12,7 +12,7 @@ from torch import Tensor
 from avatar_v.base.words import counted
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample, to_float
-from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ
+from avatar_v.types import MOTION_NAMES
 
 FRAMES_SHOWN = 10
 
@@ -76,14 +76,14 @@ def _strip(video: Tensor):
 def _curves(axis, sample: Sample) -> None:
     audio = to_float(sample.audio)
     loudest = float(audio.abs().max().clamp(min=1e-6))
-    at_s = torch.arange(len(audio)) / SAMPLE_RATE_HZ
+    at_s = torch.arange(len(audio)) / sample.meta.sample_rate_hz
     axis.plot(at_s, audio / loudest, lw=0.3, color="tab:gray", label="waveform")
     mouth = sample.motion[:, MOTION_NAMES.index("mouth_open")]
-    frame_s = torch.arange(len(mouth)) / FRAME_RATE_HZ
+    frame_s = torch.arange(len(mouth)) / sample.meta.frame_rate_hz
     axis.plot(frame_s, mouth, lw=1.2, color="tab:red", label="mouth_open")
     hidden = (~sample.valid).float()
     axis.fill_between(frame_s, -hidden, hidden, step="post", alpha=0.2, label="face not seen")
-    axis.set_xlim(0, len(mouth) / FRAME_RATE_HZ)
+    axis.set_xlim(0, len(mouth) / sample.meta.frame_rate_hz)
     axis.set_ylim(-1, 1)
     axis.tick_params(labelsize=6)
     axis.legend(fontsize=6, loc="lower right", ncols=3)

@@ -1,9 +1,9 @@
 """The clips of a folder in columns: what a list of ClipEntry says, in a tenth of its memory.
 
 A million clips are a million entries of some 2 KB each as Python objects, in every rank. Here a
-clip is a row of numbers: its shard, its kind (length, size, VAE, names of its members: few kinds
-occur), its person and scene as numbers of words that are kept once, and its members' places. An
-entry is made when it is asked for. Forked loader workers share the columns with their process.
+clip is a row of numbers: its shard, its kind (length, size, rate, hashes, names of its members: few
+kinds occur), its person and scene as numbers of words that are kept once, and its members' places.
+An entry is made when it is asked for. Forked loader workers share the columns with their process.
 """
 
 from array import array
@@ -14,7 +14,7 @@ import numpy as np
 
 from avatar_v.shards.writer import ClipEntry, Member
 
-Kind = tuple[int, int, int, str | None, tuple[str, ...]]
+Kind = tuple[int, int, int, int, str | None, str | None, tuple[str, ...]]
 MAX_NUMBER = (1 << 32) - 1
 """Of the columns: bytes that a clip may span in its tar, clips, members."""
 
@@ -33,7 +33,8 @@ class ClipTable(Sequence[ClipEntry]):
             if clip.shard != last:
                 words.forget()
                 last = clip.shard
-            kind = (*_size(clip), clip.vae_hash, tuple(clip.members))
+            hashes = clip.vae_hash, clip.text_hash
+            kind = (*_size(clip), clip.frame_rate_hz, *hashes, tuple(clip.members))
             column["shard"].append(shards.setdefault(clip.shard, len(shards)))
             column["kind"].append(kinds.setdefault(kind, len(kinds)))
             column["person"].append(words.number(clip.person))
@@ -75,8 +76,9 @@ class ClipTable(Sequence[ClipEntry]):
         return map(self._entry, range(len(self)))
 
     def kinds(self) -> list[tuple[ClipEntry, np.ndarray]]:
-        """The first clip of each kind (all clips of it have one length, size, VAE and the same
-        members) and the positions of all of them, ascending, in the order of the first ones."""
+        """The first clip of each kind (all clips of it have one length, size and rate, the same
+        hashes and members) and the positions of all of them, ascending, in the order of the first.
+        """
         order = np.argsort(self._kind, kind="stable").astype(np.int32)
         bounds = np.cumsum(np.bincount(self._kind, minlength=len(self._kinds)))[:-1]
         return [(self._entry(int(rows[0])), rows) for rows in np.split(order, bounds) if len(rows)]
@@ -89,7 +91,7 @@ class ClipTable(Sequence[ClipEntry]):
         return sum(column.nbytes for column in (*columns, self._places)) + texts
 
     def _entry(self, index: int) -> ClipEntry:
-        num_frames, height, width, vae_hash, names = self._kinds[self._kind[index]]
+        num_frames, height, width, rate, vae_hash, text_hash, names = self._kinds[self._kind[index]]
         start = int(self._starts[index])
         rows = self._places[self._first[index] : self._first[index + 1]].tolist()
         members = {
@@ -106,6 +108,8 @@ class ClipTable(Sequence[ClipEntry]):
             width=width,
             vae_hash=vae_hash,
             members=members,
+            frame_rate_hz=rate,
+            text_hash=text_hash,
         )
 
     def _refuse_twins(self) -> None:

@@ -19,12 +19,29 @@ class TrainingData(L.LightningDataModule, ABC):
         """Clips have at least so many latents."""
 
     @abstractmethod
+    def require_one_rate(self) -> None:
+        """Training and validation clips have one rate of frames."""
+
+    @abstractmethod
+    def require_tokens(self, step: int) -> None:
+        """Pictures are of whole tokens of ``step`` pixels."""
+
+    @abstractmethod
     def require_captions(self, most_bytes: int) -> None:
         """Captions have at most so many bytes."""
 
     @abstractmethod
+    def require_text(self, text_hash: str) -> None:
+        """Clips have encodings of their captions, of this encoder."""
+
+    @abstractmethod
     def require_stills(self) -> None:
         """Clips have single frames that stand for their video."""
+
+    @property
+    @abstractmethod
+    def frame_rate_hz(self) -> int:
+        """Of the training clips."""
 
     @property
     @abstractmethod

@@ -30,6 +30,7 @@ from avatar_v.shards.schema import (
     decode_meta,
     encode_sample,
 )
+from avatar_v.types import FRAME_RATE_HZ
 
 INDEX_SUFFIX = ".index.json"
 MAX_WORD = 4096
@@ -76,6 +77,8 @@ class ClipEntry:
     width: int
     vae_hash: str | None
     members: dict[str, Member]
+    frame_rate_hz: int = FRAME_RATE_HZ
+    text_hash: str | None = None
 
     @property
     def has_video(self) -> bool:
@@ -229,6 +232,8 @@ def scan_shard(
             meta.width,
             meta.vae_hash,
             members[key],
+            meta.frame_rate_hz,
+            meta.text_hash,
         )
         for key, meta in metas.items()
     )
@@ -270,12 +275,12 @@ def _entry(shard: str, num_bytes: int, row: dict) -> ClipEntry:
     """TypeError for a row of other types, or with members that are not in the shard."""
     members = {name: Member(*numbers) for name, numbers in row["members"].items()}
     entry = ClipEntry(**{**row, "shard": shard, "members": members})
-    words = (entry.key, entry.person, entry.scene, entry.vae_hash or "")
-    sizes = (entry.num_frames, entry.height, entry.width)
+    words = (entry.key, entry.person, entry.scene, entry.vae_hash or "", entry.text_hash or "")
+    sizes = (entry.num_frames, entry.height, entry.width, entry.frame_rate_hz)
     if not all(isinstance(word, str) and len(word) <= MAX_WORD for word in words):
         raise TypeError(f"clip {shown(entry.key)}: its words are {shown(words)}")
     if not all(isinstance(size, int) and 0 <= size <= MAX_SIDE for size in sizes):
-        raise TypeError(f"clip {entry.key}: frames, height and width are {shown(sizes)}")
+        raise TypeError(f"clip {entry.key}: frames, height, width and rate are {shown(sizes)}")
     if not members:
         raise TypeError(f"clip {entry.key}: it has no members")
     for name, m in members.items():

@@ -27,6 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from avatar_v.base import checks
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.text import StoredText
 from avatar_v.parallel.apply import checkpoint_blocks, compile_blocks, shard
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator, shard_mesh
 from avatar_v.parallel.sequence import sequence_mesh, spread
@@ -44,6 +45,7 @@ from avatar_v.training.roles import (
     gradients_kept,
     only_trained,
     trained_names,
+    whole_pipeline,
 )
 from avatar_v.training.subject import ClipSubject, Step, Subject
 from avatar_v.training.trainable import Trainable
@@ -88,9 +90,10 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         self._names: dict[str, tuple[str, ...]] = {}
         self.is_built = False
 
-    @abstractmethod
     def roles(self) -> Mapping[str, Role]:
-        """The sets of weights that are trained or read, by name."""
+        """The sets of weights that are trained or read, by name: a DiT and its conditioner, unless
+        a subclass says otherwise."""
+        return whole_pipeline(self.optim)
 
     @abstractmethod
     def loss(self, batch: Step) -> tuple[Tensor, Logs]:
@@ -155,6 +158,9 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         if not self.automatic_optimization:
             check_replicas(self._trainer)
         freeze_readers(self, roles)
+        for module in self.modules():
+            if isinstance(module, StoredText):
+                module.require_frozen()
         self._names = trained_names(self, roles)
         self.num_backward = dict.fromkeys(self._names, 0)
         self.subject.set_aside(self)

@@ -208,7 +208,7 @@ class VideoPolicy:
         clean = windows.crop(conditioner.clean_latents(batch))
         motion = windows.crop(conditioner.pack_motion(batch.motion)).to(clean.device)
         cond = Cond(
-            text=conditioner.encode_text(batch.text),
+            text=conditioner.encode_captions(batch),
             audio=conditioner.encode_audio_windows(batch.audio, windows.start, windows.length),
             reference=conditioner.encode_reference(_reference(batch)).without_faces(),
             motion=motion,

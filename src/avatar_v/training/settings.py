@@ -25,9 +25,15 @@ class Models:
     vae: str | None = None  # folders of trained encoders; with init_from: a VAE tuned from its own
     text: str | None = None
     audio: str | None = None
+    stored_text: bool = False
+    """Take the clips' captions as `avatar-v shards encode --text` encoded them, and leave the text
+    encoder, which is frozen then, out of training."""
     audio_look_ahead: int | None = None
-    """Latents behind its own whose sound a latent hears by wav2vec 2.0 or Whisper, which then
-    follow a live sound (models/audio.py); None: as init_from has it, else the whole recording."""
+    """Latents behind its own whose sound a latent hears (models/audio.py). With it wav2vec 2.0 and
+    the like can follow a live sound. None: as init_from has it, else the whole recording for those
+    and 0 for the embedded encoder."""
+    audio_window: int | None = None
+    """Latents of sound, the last its own, that those encoders then hear at once; None: 12."""
     motion_stats: str | None = None
     """File of motion statistics, a folder of weights or the name of some that have it; None: that
     of init_from or else computed from the training clips, where the stage knows motion."""
@@ -40,6 +46,12 @@ class Models:
                 object.__setattr__(self, each.name, None)
         if self.audio_look_ahead is not None:
             checks.count("models.audio_look_ahead", self.audio_look_ahead, least=0, most=16)
+        if self.audio_window is not None:
+            checks.count("models.audio_window", self.audio_window, most=1000)
+            if self.audio_look_ahead is None:
+                raise ValueError("models.audio_window goes with models.audio_look_ahead")
+        if self.stored_text and not (self.init_from or self.text):
+            raise ValueError("models.stored_text needs init_from or text: a trained encoder")
         folders = {"dit": self.dit, "text": self.text, "audio": self.audio}
         given = [name for name, folder in folders.items() if folder is not None]
         if self.init_from is not None and given:

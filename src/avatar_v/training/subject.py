@@ -9,6 +9,7 @@ import dataclasses
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import lightning as L
@@ -16,7 +17,7 @@ from torch import nn
 
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.text import ByteTextEncoder
+from avatar_v.models.text import ByteTextEncoder, StoredText
 from avatar_v.motion.stats import MotionStats
 from avatar_v.shards.training_data import TrainingData
 from avatar_v.training.batch import Condition, Draws, TrainBatch
@@ -24,7 +25,7 @@ from avatar_v.training.settings import Models, Objective
 from avatar_v.training.windows import Windows, draw_windows, reduced, value_at
 from avatar_v.types import Batch, num_latents
 from avatar_v.weights.presets import build
-from avatar_v.weights.weights import find_stats, load_dit, load_pipeline
+from avatar_v.weights.weights import find_stats, load_dit, load_pipeline, load_text
 
 
 @runtime_checkable
@@ -152,8 +153,10 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
             )
         else:
             dit, conditioner = load_pipeline(m.init_from, preset=m.preset, vae=m.vae)
-        if m.audio_look_ahead is not None:
-            conditioner.hear_ahead(m.audio_look_ahead)
+        text, source = conditioner.text_encoder, m.init_from or m.text
+        if m.stored_text and source is not None and not isinstance(text, StoredText):
+            conditioner.text_encoder = StoredText.of(text, partial(load_text, source))
+        conditioner.hear(m.audio_look_ahead, m.audio_window, is_learned=dit.has_audio)
         dit.motion_stats = conditioner.motion_stats = self._stats(conditioner.motion_stats, trainer)
         return {"dit": dit, "conditioner": conditioner}
 
@@ -200,8 +203,14 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
         longest = self.longest_window(num_steps)
         data.require_vae(networks.conditioner.vae.hash())
         data.require_length(longest)
-        if isinstance(networks.conditioner.text_encoder, ByteTextEncoder):
-            data.require_captions(networks.conditioner.text_encoder.num_bytes)
+        data.require_one_rate()
+        networks.conditioner.check_rate(data.frame_rate_hz)
+        data.require_tokens(networks.conditioner.vae.spatial_factor * networks.dit.config.patch)
+        text = networks.conditioner.text_encoder
+        if isinstance(text, ByteTextEncoder):
+            data.require_captions(text.num_bytes)
+        if isinstance(text, StoredText):
+            data.require_text(text.hash)
         if self.reads_stills:
             data.require_stills()
         if note := self.unlearned(data.most_latents, longest):

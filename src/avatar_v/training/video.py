@@ -118,7 +118,7 @@ class VideoSubject(ClipSubject[Cond]):
         at, reference = step if draws is None else draws.step, None
         if self.personality is not None:
             reference = self._reference(networks, batch, common, at)
-        cond = Cond(text=conditioner.encode_text(batch.text), reference=reference)
+        cond = Cond(text=conditioner.encode_captions(batch), reference=reference)
         if self.has_audio:
             audio = conditioner.encode_audio_windows(batch.audio, windows.start, windows.length)
             cond = dataclasses.replace(cond, audio=audio)

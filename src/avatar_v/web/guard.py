@@ -54,6 +54,7 @@ class Guard:
     than `MIN_BYTES_PER_S`.
     ``origins`` are other origins ("https://study.example") that may send, for a server behind a
     proxy that changes the Host.
+    With ``sockets`` the server speaks WebSocket.
     A response that brings its own Content-Security-Policy keeps it, others get ``policy``.
     """
 
@@ -69,19 +70,21 @@ class Guard:
         pause_s: float = 30.0,
         policy: str = STRICT_POLICY,
         origins: Collection[str] = (),
+        sockets: bool = False,
     ) -> None:
         self.app, self.max_body, self.large = app, max_body, dict(large or {})
         self.hosts = None if hosts is None else {name.lower() for name in hosts}
         self.any_address, self.max_large, self.pause_s = any_address, max_large, pause_s
         self.origins = {origin.lower() for origin in origins}
         self.headers = _HEADERS | {b"content-security-policy": policy.encode("ascii")}
+        self._sockets = sockets
         self._arriving: list[Visitor] = []  # with a large body
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        if scope["type"] != "http":  # no server here speaks WebSocket
-            return await send({"type": "websocket.close", "code": 1008})
+        if scope["type"] == "websocket":
+            return await self._opened(scope, receive, send)
         send = self._with_headers(send)
         fault = self._fault(scope)
         if fault is not None:
@@ -105,6 +108,18 @@ class Guard:
             await self._measured(scope, receive, send)
         finally:
             self._arriving.remove(visitor)
+
+    async def _opened(self, scope: Message, receive: Receive, send: Send) -> None:
+        """A WebSocket. A browser lets any site open one and says which, as of every request; the
+        size of a message is the server's to limit."""
+        if not self._sockets:
+            return await send({"type": "websocket.close", "code": 1008})
+        fault = self._fault({**scope, "method": "GET"})
+        if fault is None:
+            return await self.app(scope, receive, send)
+        words = {"type": "websocket.http.response.body", "body": fault[1].encode()}
+        await send({"type": "websocket.http.response.start", "status": fault[0], "headers": []})
+        await send(words)
 
     def _fault(self, scope: Message) -> tuple[int, str] | None:
         """The status and the sentence for a request that must not pass, from its head alone."""

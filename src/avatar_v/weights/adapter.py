@@ -172,6 +172,8 @@ def load_merged(
         if conditioner.motion_net is None:
             raise ValueError(f"{of_motion[0][0].folder} is of a motion network, {base} has none")
         conditioner.motion_net = merge_into(conditioner.motion_net, of_motion)
+    can = adapters[-1][0].about.card.can
+    conditioner.hear(can.audio_look_ahead, can.audio_window)
     stats = next((a.stats for a, _ in reversed(adapters) if a.stats), conditioner.motion_stats)
     dit.motion_stats = conditioner.motion_stats = stats
     return dit.eval(), conditioner.eval()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from avatar_v.base.outside import read_json
 from avatar_v.base.stored import Guidance, Within, built
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.models.base import (
     CARD,
     SCHEMA_VERSION,
@@ -20,6 +21,7 @@ from avatar_v.models.base import (
     card_values,
     check_version,
     hash_folder,
+    part_folder,
     with_defaults,
 )
 from avatar_v.models.config import Streaming
@@ -36,6 +38,10 @@ SHIPPED = {
 DRAWN_PEOPLE = "drawn people of avatar_v's world"
 """What `Capabilities.people` says of weights that were trained on drawn people alone."""
 ADAPTER_CARD, ADAPTER_CONFIG = "adapter.json", "adapter_config.json"
+NEEDS_WHOLE = (
+    "these weights encode sound by an encoder that needs the whole recording: pass the sound as a "
+    "file, or train them with models.audio_look_ahead"
+)
 MAX_SCALE = 10.0
 """Of an adapter."""
 
@@ -45,8 +51,8 @@ class Capabilities:
     """What weights know and what they take, as their training made them."""
 
     people: str = ""  # whom they were trained on, in a few words; "" where nobody has said
-    side: Annotated[int, Within(16, 4096)] | None = None
-    """Pixels of the square picture; None: that of the preset (request/resolve.py)."""
+    video: VideoFormat | None = None
+    """Of their pictures; None: that of the preset (request/resolve.py)."""
     window_latents: Annotated[int, Within(3, 4096)] | None = None
     """Latents of the windows at the end of training, the length of a chunk; None: the preset's."""
     reference: bool = False  # a reference video, not only its first frame
@@ -62,6 +68,13 @@ class Capabilities:
     """Latents of a block, of weights that make the video block after block and see no later ones
     (objectives/causal_forcing.py); None: a chunk is made at once."""
     streaming: Streaming | None = None  # what such weights saw of the past; None: its defaults
+    audio_look_ahead: Annotated[int, Within(0, 16)] | None = None
+    """Latents behind its own whose sound a latent hears, so that the weights can follow a live
+    sound; None: the whole recording, or that of the encoder's own config where nobody has said."""
+    audio_window: Annotated[int, Within(1, 1000)] | None = None
+    """Latents that an encoder hears at once up to a latent's own; None: no windows."""
+    factor: Annotated[float, Within(1, 8)] | None = None
+    """Of a refiner: its pictures are so many times larger, each way; None: twice."""
     num_steps: Annotated[int, Within(1, 1000)] | None = None
     """Of a student of few steps (objectives/distill_dmd.py), that go to x_0 and back; None: any."""
     shift: Annotated[float, Within(1e-3, 1e3)] | None = None  # of its times; None: the preset's
@@ -126,6 +139,15 @@ def read_card(folder: str | Path, *, preset: str | None = None) -> Card:
     if preset is not None and card.preset != preset:
         raise ValueError(f"{folder} holds weights of preset {card.preset!r}, expected {preset!r}")
     return card
+
+
+def check_follows(folder: Path, card: Card) -> None:
+    """ValueError for weights in ``folder`` that encode whole recordings: they cannot follow a live
+    sound. Nothing is loaded."""
+    values = read_json(part_folder(folder / "audio") / "config.json")
+    known = (card.can.audio_look_ahead, values.get("look_ahead"))
+    if values.get("class") == "HiddenStateAudioEncoder" and known == (None, None):
+        raise ValueError(NEEDS_WHOLE)
 
 
 @dataclass(frozen=True)

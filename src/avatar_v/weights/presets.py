@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
@@ -27,10 +28,11 @@ from avatar_v.weights.card import Card
 class Format:
     """The sizes that the weights of a preset were trained for."""
 
-    side: int  # pixels of the square picture
+    video: VideoFormat
     chunk_latents: int
     shift: float  # of the sampling times
     refiner_latents: int = 16  # of each reference clip that a refiner reads
+    token: int = 16  # pixels of a token's side: the patch times the factor of the VAE
 
 
 class Embedded(NamedTuple):
@@ -52,26 +54,31 @@ class Preset:
     text_tokens: int = 512  # of one prompt; UMT5's, at most
 
 
+WAN_480P = Format(VideoFormat(624, 624), chunk_latents=41, shift=3.0)
+"""A square of the area of Wan's 480p, as that of wan22_5b is of its 720p; shifts of its generate.py
+for those sizes."""
 TINY = Embedded(VideoVAE.tiny, ByteTextEncoder.tiny, LogMelEncoder.tiny)
 PRESETS = {
     "tiny": Preset(
         DiTConfig.tiny(),
-        Format(side=32, chunk_latents=5, shift=1.0, refiner_latents=4),
+        Format(VideoFormat(32, 32), chunk_latents=5, shift=1.0, refiner_latents=4),
         MotionNetConfig.tiny,
         TINY,
         text_tokens=64,
     ),
     "small": Preset(
         DiTConfig.small(),
-        Format(side=64, chunk_latents=13, shift=3.0, refiner_latents=5),  # as recipes/small.yaml
+        # as recipes/small.yaml
+        Format(VideoFormat(64, 64), chunk_latents=13, shift=3.0, refiner_latents=5),
         MotionNetConfig.small,
         Embedded(VideoVAE.small, ByteTextEncoder.small, LogMelEncoder.small),
         text_tokens=64,
     ),
-    # Squares of the area of Wan's 480p and 720p; shifts of Wan's generate.py for those sizes.
-    "wan_1_3b": Preset(DiTConfig.wan_1_3b(), Format(side=624, chunk_latents=41, shift=3.0)),
-    "wan_14b": Preset(DiTConfig.wan_14b(), Format(side=624, chunk_latents=41, shift=3.0)),
-    "wan22_5b": Preset(DiTConfig.wan22_5b(), Format(side=960, chunk_latents=41, shift=5.0)),
+    "wan_1_3b": Preset(DiTConfig.wan_1_3b(), WAN_480P),
+    "wan_14b": Preset(DiTConfig.wan_14b(), WAN_480P),
+    "wan22_5b": Preset(
+        DiTConfig.wan22_5b(), Format(VideoFormat(960, 960), chunk_latents=41, shift=5.0, token=32)
+    ),
 }
 
 
@@ -87,7 +94,7 @@ def format_of(card: Card) -> Format:
     sizes, can = preset(card.preset).format, card.can
     return dataclasses.replace(
         sizes,
-        side=can.side or sizes.side,
+        video=can.video or sizes.video,
         chunk_latents=can.window_latents or sizes.chunk_latents,
         shift=can.shift or sizes.shift,
     )

@@ -10,9 +10,9 @@ from typing import get_args
 import torch
 from safetensors.torch import save_file
 
+from avatar_v.base.packed import compressed
 from avatar_v.base.paths import whole_folder
 from avatar_v.models.base import CARD, COMPRESSED, Base, Part, hash_folder, part_folder
-from avatar_v.models.compressed import compressed
 from avatar_v.weights.card import Card, Whole, read_card
 from avatar_v.weights.weights import (
     BACKBONE,

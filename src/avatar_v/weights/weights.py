@@ -21,16 +21,16 @@ from avatar_v.base.states import check_numbers, check_state, read_tensors
 from avatar_v.base.stored import accepted_fields, built, checked
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
 from avatar_v.models.base import CARD, check_base, part_folder
-from avatar_v.models.compressed import restored
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import merged
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
-from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder, check_bytes
+from avatar_v.models.restored import restored
+from avatar_v.models.text import ByteTextEncoder, StoredText, UMT5TextEncoder, check_bytes
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
-from avatar_v.weights.card import ASSETS, Card, read_card
+from avatar_v.weights.card import ASSETS, Card, read_card, weights_folder
 
 PARTS = ("vae", "dit", "text", "audio")
 TEXT_ENCODERS = (ByteTextEncoder, UMT5TextEncoder)
@@ -74,7 +74,8 @@ def save_pipeline(
     with whole_folder(folder) as new:
         conditioner.vae.save_pretrained(new / "vae", dtype)
         save_dit(new / "dit", merged(dit), dtype=dtype)
-        _save_encoder(new / "text", conditioner.text_encoder, dtype)
+        text = conditioner.text_encoder
+        _save_encoder(new / "text", text.reload() if isinstance(text, StoredText) else text, dtype)
         _save_encoder(new / "audio", conditioner.audio_encoder, dtype)
         if conditioner.motion_net is not None:
             save_motion_net(new / MOTION, merged(conditioner.motion_net), dtype=dtype)
@@ -109,6 +110,8 @@ def load_pipeline(
     dit = load_dit(folder / "dit")
     dit.motion_stats = motion_stats
     conditioner.check_fits(dit.config)
+    if card.can.video is not None:
+        conditioner.check_rate(card.can.video.frame_rate_hz)
     return dit.eval(), conditioner.eval()
 
 
@@ -258,6 +261,13 @@ def _save_encoder(
         write_state(folder, state)
 
 
+def load_text(source: str | Path) -> ByteTextEncoder | UMT5TextEncoder:
+    """The text encoder of a pipeline, by name or folder, or UMT5 in a folder of its own."""
+    if (Path(source) / "config.json").is_file() or (Path(source) / "text_encoder").is_dir():
+        return UMT5TextEncoder(source)
+    return _load_text(weights_folder(source) / "text").eval()
+
+
 def _load_text(folder: Path) -> ByteTextEncoder | UMT5TextEncoder:
     folder = part_folder(folder)
     kind, values = _read_config(folder, TEXT_ENCODERS)
@@ -273,7 +283,7 @@ def _load_audio(folder: Path) -> LogMelEncoder | HiddenStateAudioEncoder:
     folder = part_folder(folder)
     kind, values = _read_config(folder, AUDIO_ENCODERS)
     if kind is LogMelEncoder:
-        return _loaded(LogMelEncoder, values, folder)
+        return _loaded(LogMelEncoder, {"look_ahead": 0, **values}, folder)  # none was stored once
     encoder = built(
         HiddenStateAudioEncoder, values, where=folder / "config.json", sparse=True,
         folder=folder / BACKBONE,

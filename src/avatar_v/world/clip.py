@@ -7,10 +7,11 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from avatar_v.base.seeds import derive
+from avatar_v.types import FRAME_RATE_HZ
 from avatar_v.world.motion import motion_track
 from avatar_v.world.person import sample_person
 from avatar_v.world.prompt import scene_prompt
-from avatar_v.world.render import render, visible
+from avatar_v.world.render import Size, render, visible
 from avatar_v.world.scene import sample_scene
 from avatar_v.world.speech import say
 from avatar_v.world.splits import split_of
@@ -44,11 +45,12 @@ def make_clip(
     speech_id: int,
     *,
     num_frames: int,
-    size: int,
+    size: Size,
+    frame_rate_hz: int = FRAME_RATE_HZ,
     device: torch.device | str = "cpu",
     render_video: bool = True,
 ) -> WorldClip:
-    """The clip of these ids: the same bytes in any process. ``size`` is height and width in pixels.
+    """The clip of these ids: the same bytes in any process. ``size`` is in pixels.
 
     Tensors of the renderer are on ``device``, the rest on the CPU. ValueError for an id outside
     the splits, fewer than one frame, or a size that the renderer refuses.
@@ -57,13 +59,14 @@ def make_clip(
         split_of(item_id)
     seed = derive("clip", person_id, scene_id, speech_id)
     style, scene = sample_style(person_id), sample_scene(scene_id)
-    speech = say(speech_id, sample_voice(person_id), style, num_frames)
+    speech = say(speech_id, sample_voice(person_id), style, num_frames, frame_rate_hz)
     motion = motion_track(speech, style, seed=seed)
     rendered = None
     if render_video:
         rendered = render(
-            sample_person(person_id), scene, motion, size=size, seed=seed, device=device
-        )
+            sample_person(person_id), scene, motion,
+            size=size, seed=seed, device=device, frame_rate_hz=frame_rate_hz,
+        )  # fmt: skip
     return WorldClip(
         video=rendered.video if rendered else None,
         audio=speech.audio,

@@ -114,11 +114,13 @@ def split_motion(motion: Tensor) -> MotionComponents:
     return MotionComponents(*clamped)
 
 
-def place(scene: Scene, motion: MotionComponents, canvas: int) -> Pose:
+def place(
+    scene: Scene, motion: MotionComponents, canvas: int, frame_rate_hz: int = FRAME_RATE_HZ
+) -> Pose:
     """Where the head is on a canvas of ``canvas`` pixels a side."""
     px = scene.head_height * canvas / 2
     frame = torch.arange(len(motion.yaw), device=motion.yaw.device).view(-1, 1, 1, 1)
-    angle = 2 * math.pi * scene.sway_hz * frame / FRAME_RATE_HZ + scene.sway_phase
+    angle = 2 * math.pi * scene.sway_hz * frame / frame_rate_hz + scene.sway_phase
     shift_x = scene.sway * canvas * torch.sin(angle)
     shift_y = 0.6 * scene.sway * canvas * torch.sin(1.31 * angle + 1.0)
     dx = 0.9 * torch.sin(motion.roll) + 0.07 * torch.sin(motion.yaw)

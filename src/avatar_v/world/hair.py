@@ -5,7 +5,7 @@ hair grows and how its strands are shaded.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -60,17 +60,13 @@ def hair_cut(person: Person) -> Cut:
     cut = CUTS[person.hair_style]
     volume = 0.55 + 0.9 * person.hair_volume
     longer = 0.35 * (person.hair_length - 0.5)
-    return Cut(
+    return replace(
+        cut,
         top=cut.top * volume,
         sides=cut.sides * volume,
-        line=cut.line,
-        droop=cut.droop,
-        front=cut.front,
-        nape=cut.nape,
         back_length=cut.back_length + longer,
         back_width=cut.back_width * (0.92 + 0.14 * person.hair_volume),
         locks=cut.locks + longer,
-        opacity=cut.opacity,
     )
 
 

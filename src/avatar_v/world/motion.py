@@ -23,7 +23,7 @@ def motion_track(speech: Speech, style: Habits, *, seed: int) -> Float[Tensor, "
 
     The mouth depends on speech and style alone; ``seed`` (of the clip) draws the rest.
     """
-    times_s = frame_times_s(speech.num_frames)
+    times_s = frame_times_s(speech.num_frames, speech.frame_rate_hz)
     parts = _mouth(speech, style, times_s)
     parts |= _smile(parts["mouth_open"], style, times_s, stream("smile", seed))
     parts |= _head(speech, style, times_s, seed)

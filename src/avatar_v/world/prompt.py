@@ -1,7 +1,7 @@
 """A prompt in words from scene and clothing. It says nothing of face, voice or style."""
 
 from avatar_v.base.seeds import stream
-from avatar_v.world.scene import Scene
+from avatar_v.world.scene import CLOTHINGS, COLORS, Scene
 
 _BACKGROUNDS = {
     "wall": "a plain {} wall",
@@ -36,3 +36,17 @@ def scene_prompt(scene: Scene) -> str:
         background=_BACKGROUNDS[scene.background].format(scene.background_color),
         light=_LIGHTS[scene.light][rng.integers(2)],
     ).replace(" a orange", " an orange")
+
+
+def prompt_pattern() -> str:
+    """A regular expression of all prompts, which are all that weights of drawn people know; "a" and
+    "an" pass before every colour."""
+    color = f"(?:{'|'.join(COLORS)})"
+    plain = "|".join(name for name in CLOTHINGS if name != "suit")
+    values = {
+        "clothing": f"(?:{color} (?:{plain})|dark {color} suit)",
+        "background": f"(?:{'|'.join(_BACKGROUNDS.values())})".replace("{}", color),
+        "light": f"(?:{'|'.join(word for words in _LIGHTS.values() for word in words)})",
+    }
+    pattern = "|".join(template.format(**values) for template in _TEMPLATES)
+    return f"(?:{pattern})".replace("a (?:", "an? (?:")

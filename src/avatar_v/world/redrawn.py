@@ -11,7 +11,7 @@ from torch import Tensor
 from avatar_v.base.seeds import derive
 from avatar_v.faces.face_track import crop, face_windows
 from avatar_v.world.person import sample_person
-from avatar_v.world.render import SIZE_STEP, render
+from avatar_v.world.render import SIZE_STEP, Size, render, sides
 from avatar_v.world.scene import sample_scene
 
 ENLARGED = 3
@@ -19,12 +19,13 @@ ENLARGED = 3
 
 
 def close_ups(
-    person_id: int, scene_id: int, speech_id: int, motion: Float[Tensor, "k m"], *, size: int
-) -> UInt8[Tensor, "k 3 size size"]:
-    """The face at these moments of the clip's motion track, in squares of ``size`` pixels."""
+    person_id: int, scene_id: int, speech_id: int, motion: Float[Tensor, "k m"], *, size: Size
+) -> UInt8[Tensor, "k 3 _h _w"]:
+    """The face at these moments of the clip's motion track, in pictures of ``size``."""
+    height, width = sides(size)
     if len(motion) == 0:
-        return torch.zeros(0, 3, size, size, dtype=torch.uint8)
-    large = -(-ENLARGED * size // SIZE_STEP) * SIZE_STEP
+        return torch.zeros(0, 3, height, width, dtype=torch.uint8)
+    large = -(-ENLARGED * min(height, width) // SIZE_STEP) * SIZE_STEP
     # a close-up is reduced anyway
     drawn = render(
         sample_person(person_id),
@@ -34,4 +35,5 @@ def close_ups(
         seed=derive("clip", person_id, scene_id, speech_id),
         supersample=1,
     )
-    return crop(drawn.video, face_windows(drawn.face_box, large, large), size)
+    windows = face_windows(drawn.face_box, large, large, width / height)
+    return crop(drawn.video, windows, (height, width))

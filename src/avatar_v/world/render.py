@@ -7,14 +7,14 @@ process on one machine and device.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from avatar_v.types import MOTION_NAMES
+from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 from avatar_v.world import backdrop, eyes, hair, mouth, skin
 from avatar_v.world.geometry import (
     NOSE_LIFT,
@@ -32,6 +32,8 @@ from avatar_v.world.person import Person
 from avatar_v.world.scene import Scene
 from avatar_v.world.shapes import Window, coverage, over, seeded, window_around
 
+Size = int | tuple[int, int]
+"""Of a picture in pixels: of a square, or height and width."""
 MIN_SIZE = 32
 SIZE_STEP = 8
 MAX_YAW = 0.85
@@ -67,37 +69,67 @@ def render(
     scene: Scene,
     motion: Float[Tensor, "f m"],
     *,
-    size: int,
+    size: Size,
     seed: int,
     supersample: int = 2,
     device: torch.device | str = "cpu",
+    frame_rate_hz: int = FRAME_RATE_HZ,
 ) -> Rendered:
-    """Draw every frame of ``motion`` (components of types.MOTION_NAMES) at ``size`` pixels a side.
+    """Draw every frame of ``motion`` (components of types.MOTION_NAMES) in pictures of ``size``.
+    The square in their middle is framed as the scene says; beside it, or above and below, there is
+    more of the scene.
 
     ``seed`` fixes the grain. Values of ``motion`` outside their range are clamped. ValueError for
     an empty track, a wrong number of components, non-finite values, a size that is not a multiple
     of 8 of at least 32, or a supersample below 1.
     """
-    _check(motion, size, supersample)
-    canvas = size * supersample
+    height, width = sides(size)
+    _check(motion, (height, width), supersample)
+    canvas, short = max(height, width) * supersample, min(height, width) * supersample
+    top, left = (canvas - height * supersample) // 2, (canvas - width * supersample) // 2
+    scene = scene if short == canvas else _further(scene, short / canvas)
     motion = motion.to(device=device, dtype=torch.float32)
     moves = split_motion(motion)
-    pose = place(scene, moves, canvas)
+    pose = place(scene, moves, canvas, frame_rate_hz)
     still = _draw_still(person, scene, canvas, device)
-    video = torch.empty(len(motion), 3, size, size, dtype=torch.uint8, device=device)
+    video = torch.empty(len(motion), 3, height, width, dtype=torch.uint8, device=device)
     generator = seeded(0x62A1, person.id, scene.id, seed)
     for start in range(0, len(motion), _FRAMES_AT_ONCE):
         part = slice(start, start + _FRAMES_AT_ONCE)
         some = MotionComponents(**{name: value[part] for name, value in vars(moves).items()})
         with _on(device):
             image = _draw(person, scene, some, pose.frames(part), still, canvas)
+        image = image[..., top : canvas - top, left : canvas - left]
         image = F.avg_pool2d(image, supersample) if supersample > 1 else image
         grain = torch.randn(image.shape, generator=generator).to(device)
         video[part] = (image * 255 + scene.grain * grain + 0.5).clamp_(0, 255).to(torch.uint8)
     with _on(device):
         landmarks = find_landmarks(person, moves, pose) / canvas
         face_box, mouth_box = landmark_boxes(person, pose, landmarks, canvas)
+    if short < canvas:  # of the drawn square to those of the picture
+        corner, part = landmarks.new_tensor([left, top]), landmarks.new_tensor([width, height])
+        landmarks, face_box, mouth_box = (
+            ((x.unflatten(-1, (-1, 2)) * canvas - corner) / (part * supersample)).view_as(x)
+            for x in (landmarks, face_box, mouth_box)
+        )
+        face_box, mouth_box = face_box.clamp(0, 1), mouth_box.clamp(0, 1)
     return Rendered(video, face_box, mouth_box, landmarks, visible(motion))
+
+
+def sides(size: Size) -> tuple[int, int]:
+    """Height and width."""
+    return (size, size) if isinstance(size, int) else size
+
+
+def _further(scene: Scene, share: float) -> Scene:
+    """The scene from further away, so that its square is that ``share`` in the middle."""
+    return replace(
+        scene,
+        head_height=share * scene.head_height,
+        center_x=0.5 + share * (scene.center_x - 0.5),
+        center_y=0.5 + share * (scene.center_y - 0.5),
+        sway=share * scene.sway,
+    )
 
 
 def visible(motion: Float[Tensor, "f m"]) -> Bool[Tensor, " f"]:
@@ -111,15 +143,16 @@ def _on(device: torch.device | str) -> AbstractContextManager:
     return nullcontext() if torch.device(device).type == "cpu" else torch.device(device)
 
 
-def _check(motion: Tensor, size: int, supersample: int) -> None:
+def _check(motion: Tensor, size: tuple[int, int], supersample: int) -> None:
     if motion.shape[0] < 1 or motion.shape[1] != len(MOTION_NAMES):
         raise ValueError(
             f"motion is (frames >= 1, {len(MOTION_NAMES)} components), got {tuple(motion.shape)}"
         )
     if not bool(torch.isfinite(motion).all()):
         raise ValueError("motion is finite, got NaN or infinity")
-    if size < MIN_SIZE or size % SIZE_STEP:
-        raise ValueError(f"size is a multiple of {SIZE_STEP}, at least {MIN_SIZE}, got {size}")
+    for side in size:
+        if side < MIN_SIZE or side % SIZE_STEP:
+            raise ValueError(f"size is a multiple of {SIZE_STEP}, at least {MIN_SIZE}, got {side}")
     if supersample < 1:
         raise ValueError(f"supersample is at least 1, got {supersample}")
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.media.sound import resampled
+from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.lexicon import PHONEME_ID, Sentence
 from avatar_v.world.style import Habits
 from avatar_v.world.timing import Phases, Segment, SpokenWord, recite, speak, split_phases
@@ -26,21 +28,28 @@ class Speech:
     segments: tuple[Segment, ...]
     words: tuple[SpokenWord, ...]
     phases: Phases
+    frame_rate_hz: int = FRAME_RATE_HZ
 
     @property
     def num_frames(self) -> int:
         return len(self.phonemes)
 
 
-def say(speech_id: int, voice: Voice, style: Habits, num_frames: int) -> Speech:
+def say(
+    speech_id: int,
+    voice: Voice,
+    style: Habits,
+    num_frames: int,
+    frame_rate_hz: int = FRAME_RATE_HZ,
+) -> Speech:
     """Speech ``speech_id`` in a voice and style, ``num_frames`` long (one frame = 640 samples).
 
     ValueError for fewer than one frame or an id outside the splits.
     """
     if num_frames < 1:
         raise ValueError(f"speech has at least 1 frame, got {num_frames}")
-    segments, words = speak(speech_id, style, num_frames / FRAME_RATE_HZ)
-    return _heard(speech_id, segments, words, voice, num_frames)
+    segments, words = speak(speech_id, style, num_frames / frame_rate_hz)
+    return _heard(speech_id, segments, words, voice, num_frames, frame_rate_hz)
 
 
 def say_sentences(
@@ -61,24 +70,30 @@ def _heard(
     words: tuple[SpokenWord, ...],
     voice: Voice,
     num_frames: int,
+    frame_rate_hz: int = FRAME_RATE_HZ,
 ) -> Speech:
-    duration_s = num_frames / FRAME_RATE_HZ
+    duration_s, num = num_frames / frame_rate_hz, num_frames * SAMPLES_PER_FRAME
     phases = split_phases(segments)
-    audio = synthesise(phases, voice, num_frames * SAMPLES_PER_FRAME, speech_id)
+    at_16k = synthesise(phases, voice, -(-num_frames * SAMPLE_RATE_HZ // frame_rate_hz), speech_id)
+    audio = torch.from_numpy(at_16k)
+    if frame_rate_hz != FRAME_RATE_HZ:
+        audio = resampled(audio.float(), SAMPLE_RATE_HZ, frame_rate_hz * SAMPLES_PER_FRAME)[:num]
+        audio = F.pad(audio, (0, num - len(audio)))
     kept = tuple(s for s in segments if s.start_s < duration_s)
-    middle_s = frame_times_s(num_frames)
+    middle_s = frame_times_s(num_frames, frame_rate_hz)
     index = np.searchsorted([s.end_s for s in segments], middle_s, "right")
     return Speech(
         speech_id=speech_id,
-        audio=torch.from_numpy(audio),
+        audio=audio,
         phonemes=torch.tensor([PHONEME_ID[segments[i].phoneme] for i in index]),
         stress=torch.tensor([segments[i].stress for i in index]),
         segments=kept,
         words=tuple(w for w in words if w.start_s < duration_s),
         phases=phases,
+        frame_rate_hz=frame_rate_hz,
     )
 
 
-def frame_times_s(num_frames: int) -> np.ndarray:
-    """The moment that each frame shows: the middle of its 40 ms of sound."""
-    return (np.arange(num_frames) + 0.5) / FRAME_RATE_HZ
+def frame_times_s(num_frames: int, frame_rate_hz: int = FRAME_RATE_HZ) -> np.ndarray:
+    """The moment that each frame shows: the middle of its sound."""
+    return (np.arange(num_frames) + 0.5) / frame_rate_hz

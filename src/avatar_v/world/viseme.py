@@ -6,6 +6,8 @@ the shape is the dominance-weighted mean. Lips lead the sound: dominance decays 
 before a phase than after it. A lip closure (p, b, m) is contact, no target: it gates the opening.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from scipy.ndimage import gaussian_filter1d
 
@@ -60,6 +62,8 @@ _CLOSED = ("P", "B", "M")
 _DECAY_BEFORE_HZ = 20.0  # anticipation, slower
 _DECAY_AFTER_HZ = 30.0
 _RELEASE_S = 0.035  # from contact to free opening
+_BLOCK = 1024  # times; a clip of 40 s is one
+_REACH_S = 40.0  # exp(-20 x 40) is 0
 _LABIODENTAL_OPEN = 0.10  # f and v keep the lower lip at the teeth
 
 
@@ -71,6 +75,33 @@ def mouth_shape(
     ``amplitude`` scales opening and jaw, ``gesture`` width and rounding; opening, rounding, teeth,
     tongue and jaw are in [0, 1], width in [-1, 1].
     """
+    parts = [
+        (near, times, _blended(near, times, amplitude, gesture))
+        for near, times in _blocks(phases, times_s)
+    ]
+    shape = np.concatenate([each for _, _, each in parts])
+    if smoothing_s > 0:
+        step_s = times_s[1] - times_s[0] if len(times_s) > 1 else 1.0
+        shape = gaussian_filter1d(shape, smoothing_s / step_s, axis=0, mode="nearest")
+    ends = np.cumsum([len(times) for _, times, _ in parts])[:-1]
+    shapes = zip(parts, np.split(shape, ends), strict=True)
+    return np.concatenate([_contact(near, times, each) for (near, times, _), each in shapes])
+
+
+def _blocks(phases: Phases, times_s: np.ndarray) -> Iterator[tuple[Phases, np.ndarray]]:
+    """Runs of the times, each with the phases that anything of is left there: memory is that of a
+    run, however long the speech."""
+    if len(times_s) <= _BLOCK:
+        yield phases, times_s
+        return
+    for i in range(0, len(times_s), _BLOCK):
+        times = times_s[i : i + _BLOCK]
+        near = (phases.end_s > times[0] - _REACH_S) & (phases.start_s < times[-1] + _REACH_S)
+        kept = {name: value[near] for name, value in vars(phases).items()}
+        yield Phases(**kept), times
+
+
+def _blended(phases: Phases, times_s: np.ndarray, amplitude: float, gesture: float) -> np.ndarray:
     table = np.array([_TARGETS[name] for name in phases.names])
     targets, strength = table[:, :6].copy(), table[:, 6]
     targets[:, (0, 5)] *= (amplitude * (0.85 + 0.3 * phases.stress))[:, None]
@@ -79,11 +110,7 @@ def mouth_shape(
     after = np.maximum(times_s[:, None] - phases.end_s, 0)
     dominance = strength * np.exp(-before * _DECAY_BEFORE_HZ - after * _DECAY_AFTER_HZ)
     dominance **= 1.5  # sharper than linear, so that short phases reach their targets
-    shape = np.einsum("tp,pc->tc", dominance, targets) / dominance.sum(axis=1, keepdims=True)
-    if smoothing_s > 0:
-        step_s = times_s[1] - times_s[0] if len(times_s) > 1 else 1.0
-        shape = gaussian_filter1d(shape, smoothing_s / step_s, axis=0, mode="nearest")
-    return _contact(phases, times_s, shape)
+    return np.einsum("tp,pc->tc", dominance, targets) / dominance.sum(axis=1, keepdims=True)
 
 
 def _contact(phases: Phases, times_s: np.ndarray, shape: np.ndarray) -> np.ndarray:

@@ -105,7 +105,7 @@ function startItem() {
     if (rows.length) return Object.keys(answer).length === rows.length;
     return "choice" in answer || "ranges" in answer;
   }
-  const asked = { mos: "Give each line a number from 1 to 5", attributes: "Choose one in each line",
+  const asked = { mos: "Give each line a number from 1 to 5", score: "Move each slider, from 0 to 100", attributes: "Choose one in each line",
     ranges: "Mark a fault, or say that there is none" }[kind] || "Choose with the arrow keys";
   function ready() {
     const watched = own || videos.every((v) => seen.has(v));
@@ -129,6 +129,14 @@ function startItem() {
     pick(all("button", row), button);
     const next = rows.findIndex((r) => !(r.dataset.dimension in answer));
     activate(next < 0 ? rows.indexOf(row) : next);
+    ready();
+  }
+  function slide(row, value) {
+    const slider = one("input", row);
+    slider.value = value;
+    answer[row.dataset.dimension] = Number(slider.value);
+    one("output", row).textContent = slider.value;
+    activate(rows.indexOf(row));
     ready();
   }
   function pick(buttons, chosen) {
@@ -178,13 +186,19 @@ function startItem() {
   all("[data-choice]").forEach((b) => b.addEventListener("click", () => { choose(b.dataset.choice); b.blur(); }));
   rows.forEach((row) => all("button", row).forEach((b) =>
     b.addEventListener("click", () => { score(row, b); b.blur(); })));
+  if (kind === "score") rows.forEach((row) => {
+    one("input", row).addEventListener("input", (event) => slide(row, event.target.value));
+    one("input", row).addEventListener("change", (event) => event.target.blur());
+  });
 
   const keys = { " ": toggle, r: again, m: swapSound, f: playReference, enter: submit,
     "?": () => one("#help").showModal() };
   const sides = { a: "left", arrowleft: "left", b: "right", arrowright: "right", t: "tie", arrowdown: "tie" };
   const pairKeys = Object.fromEntries(Object.entries(sides).map(([key, side]) => [key, () => choose(side)]));
   const rowKeys = { arrowup: () => activate(active - 1), arrowdown: () => activate(active + 1) };
-  for (let i = 1; i < 10; i++) rowKeys[i] = () => score(rows[active], all("button", rows[active])[i - 1]);
+  const moved = (by) => () => slide(rows[active], Number(one("input", rows[active]).value) + by);
+  if (kind === "score") Object.assign(rowKeys, { arrowleft: moved(-1), arrowright: moved(1) });
+  for (let i = 1; i < 10; i++) rowKeys[i] = kind === "score" ? () => slide(rows[active], 10 * i) : () => score(rows[active], all("button", rows[active])[i - 1]);
   const keysOf = marking ? marking.keys : rows.length ? rowKeys : pairKeys;
   document.addEventListener("keydown", (event) => {
     if (one("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -193,12 +207,13 @@ function startItem() {
     const elsewhere = focusedControl();
     if (!known || (elsewhere && (key === "enter" || key === " "))) return;
     event.preventDefault();
-    if (event.repeat && !(marking && key.startsWith("arrow"))) return;
+    if (event.repeat && !((marking || kind === "score") && key.startsWith("arrow"))) return;
     (keys[key] || keysOf[key])();
   });
 
   if (own && marking) marking.load(own.ranges);
   else if (own && own.choice) choose(own.choice);
+  else if (own && kind === "score") rows.forEach((row) => slide(row, own[row.dataset.dimension]));
   else if (own) rows.forEach((row) => score(row, one(`[data-value="${own[row.dataset.dimension]}"]`, row)));
   if (rows.length) activate(0);
   marks();

@@ -69,7 +69,10 @@
     } catch (error) {
       if (!own.signal.aborted) fail(error.message);
     } finally {
-      if (job === own) busy(false);
+      if (job === own) {
+        job = null;
+        busy(false);
+      }
     }
   };
 
@@ -110,6 +113,7 @@
     }
   };
 
+  window.avatarForm = { asked, busy, fail, isMaking: () => job !== null };
   get("av-say").addEventListener("click", say);
   form.addEventListener("submit", event => { event.preventDefault(); run(); });
   draw.addEventListener("click", drawn);

@@ -88,6 +88,8 @@
     }
   };
 
+  window.avatarPlayer = { codecsOf, append, start };
+
   const look = () => document.querySelectorAll("video[data-live]:not([data-seen])").forEach(video => {
     video.dataset.seen = "1";
     follow(video).catch(error => {

@@ -1,7 +1,6 @@
-"""The tensors of a part in fewer bytes, alone or as what they change in its base.
+"""Tensors in fewer bytes, alone or as what they change in others, their base.
 
-``compressed.safetensors`` stands in place of ``model.safetensors``. Of weights that have a base
-(base.py) a tensor that it does not name is the base's. It holds
+A file of them holds
 
 - ``NAME``: a tensor as it is;
 - ``NAME.packed``, ``NAME.like``: the bytes of a tensor, the first of each number and so on to the
@@ -16,15 +15,12 @@ follow, which IEEE 754 fixes: every processor restores the same weights.
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from avatar_v.base.states import check_numbers, read_tensors
-from avatar_v.models.base import COMPRESSED, checked_base, read_base
 
 CODES, STEP, PACKED, LIKE = ".codes", ".step", ".packed", ".like"
 PAIRS = {CODES: STEP, PACKED: LIKE}
@@ -40,22 +36,6 @@ MAX_RATIO = 4
 """Packed weights are not smaller than this part of themselves: what claims to be fills memory."""
 
 State = Mapping[str, Tensor]
-
-
-def restored(folder: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of a part's folder: what ``read`` gives of it, or what is compressed there.
-
-    ValueError for a base that is not there, or is another (base.py), and for a damaged file.
-    """
-    file = folder / COMPRESSED
-    if not file.is_file():
-        return read(folder)
-    base: dict[str, Tensor] = {}
-    if read_base(folder.parent) is not None:
-        base = restored(checked_base(folder.parent) / folder.name, read)
-    state = decompressed(base, read_tensors(file), where=file)
-    check_numbers(state, where=file)
-    return state
 
 
 def decompressed(base: State, stored: State, *, where: str | Path) -> dict[str, Tensor]:

@@ -1,0 +1,226 @@
+"""What each recording shows in a few numbers, and by them what another one shows, too, or what
+stands still: known before any model looks, so that no stage behind is given it.
+
+Small grey pictures are cut into pieces of one shot. A piece has perceptual hashes of its mean
+picture, as it is, mirrored and cropped: where two are near, two pieces may be one. They are where
+their pictures change alike, cell by cell, at some shift and speed. Two clips of one interview look
+alike and move otherwise. Of two the piece in the larger picture stays, of equal ones the first by
+the name of its file. Sound plays no part: a copy that music was laid over is one.
+"""
+
+import base64
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import cv2
+import numpy as np
+from jaxtyping import Float, Int16
+from scipy.fft import dctn
+
+from avatar_v.media.reading import iter_pictures
+from avatar_v.types import FRAME_RATE_HZ
+from avatar_v_data.curation.copies import best_fits
+from avatar_v_data.curation.index import Pairs, near_pairs
+from avatar_v_data.curation.stages import TICK, TICKS_PER_S, Reader, Reads, Result, Seen, Stage
+
+SIDE = 64
+"""Pixels of the pictures that are compared."""
+CELLS = 4
+"""To a side, whose changes are compared."""
+CUT, ABOVE = 8.0, 3.0
+"""Grey levels of a mean change from a tick to the next from which on another piece begins, where it
+is so many times what is usual, too."""
+STILL = 2.5
+"""Grey levels of the largest change of any pixel in a second, below which nothing moves."""
+LONGEST_S = 60.0  # of a piece
+LEAST_S = 2.0  # that two pieces have in common
+STILL_S = 2.0
+CROPS = (0.0, 0.05, 0.1)
+"""Shares that are cut off all four sides for further hashes."""
+NEAR = 14
+"""Bits of 64 by which hashes of one picture may differ."""
+SPEEDS = (1.0, 0.5, 0.67, 0.75, 0.8, 0.9, 1.1, 1.25, 1.33, 1.5, 2.0)
+STEPS = 2
+"""To a tick, at which changes are compared."""
+SMOOTH = np.array([1, 2, 3, 2, 1]) / 9
+"""Of steps, so that it does not matter where in a copy a tick begins."""
+SHORTEST = int(LEAST_S * TICKS_PER_S * STEPS)
+"""Steps that two pieces have in common."""
+MOVES = 0.05
+"""Variance of the changes, grey levels squared over all cells, below which nothing is compared."""
+AT_ONCE = 16
+"""Pairs that are compared together."""
+Picture = Float[np.ndarray, "h w"]
+Cells = Int16[np.ndarray, "t c c"]
+Row = tuple[str, int, int, list[str]]
+"""A piece of a recording: its first tick, its last + 1, its hashes."""
+
+
+@dataclass(frozen=True)
+class PrintStage(Stage):
+    """``pieces`` [first tick, last + 1, hashes]; ``cells`` by tick, hundredths of grey levels, 16
+    bits each in base64; ``stills`` [first frame, last + 1]; ``height`` of the picture."""
+
+    name: ClassVar[str] = "prints"
+    version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "file"
+    needs: ClassVar[tuple[str, ...]] = ("probe",)
+
+    def begin(self, seen: Seen) -> Reader:
+        found = prints(_ticks(seen.recording.path))
+        return Reader({**found, "height": seen.results["probe"]["height"]})
+
+
+def prints(pictures: Iterator[Picture]) -> Result:
+    """Of a picture a tick."""
+    pieces, cells, stills = [], [], []
+    recent: deque[Picture] = deque(maxlen=int(TICKS_PER_S) + 1)
+    own: list[Picture] = []  # of the piece that is not yet over
+    changes: list[float] = []
+    for tick, picture in enumerate(pictures):
+        changes.append(float(np.abs(picture - own[-1]).mean()) if own else 0.0)
+        usual = np.median(changes[-1 - len(own) :][-int(2 * TICKS_PER_S) :])
+        if changes[-1] > max(CUT, ABOVE * usual) or len(own) == LONGEST_S * TICKS_PER_S:
+            pieces.append([tick - len(own), tick, hashes(np.mean(own, 0))])
+            own = []
+        own.append(picture)
+        recent.append(picture)
+        cells.append(np.round(100 * _resized(picture, CELLS)).astype("<i2").tobytes())
+        if len(recent) == recent.maxlen and np.abs(picture - recent[0]).max() < STILL:
+            stills.append([(tick - len(recent) + 1) * TICK, (tick + 1) * TICK])
+    if own:
+        pieces.append([len(cells) - len(own), len(cells), hashes(np.mean(own, 0))])
+    long_ones = [x for x in _joined(stills, 0.0) if x[1] - x[0] >= STILL_S * FRAME_RATE_HZ]
+    packed = base64.b64encode(b"".join(cells)).decode()
+    return {"pieces": pieces, "cells": packed, "stills": long_ones}
+
+
+def hashes(picture: Picture) -> list[str]:
+    """pHash (the signs of the lowest frequencies against their median) of the picture and of its
+    crops, each as it is and mirrored: 16 hex digits."""
+    height, width = picture.shape
+    found = []
+    for crop in CROPS:
+        top, left = round(crop * height), round(crop * width)
+        small = _resized(picture[top : height - top, left : width - left], 32)
+        for one in (small, small[:, ::-1]):
+            low = np.asarray(dctn(one))[:8, :8].ravel()
+            found.append(np.packbits(low > np.median(low[1:])).tobytes().hex())
+    return found
+
+
+def left_out(
+    found: Mapping[str, Result], same: float, min_s: float
+) -> dict[str, tuple[list[list[int]], str]]:
+    """Recording → spans of frames that no stage behind is given, and why where it has nothing else.
+
+    ``found``: the results of all recordings. ``same``: the least correlation of the changes of two
+    pieces that are one. ``min_s``: the shortest clip; what lies between two spans and is shorter
+    is left out, too.
+    """
+    names = sorted(found, key=lambda name: (-found[name]["height"], name))
+    spans = {name: list(found[name]["stills"]) for name in names}
+    cells = {
+        name: np.frombuffer(base64.b64decode(found[name]["cells"]), "<i2").reshape(-1, CELLS, CELLS)
+        for name in names
+    }
+    pieces: Iterator[Row] = (
+        (name, start, stop, own)
+        for name in names
+        for start, stop, own in found[name]["pieces"]
+        if stop - start >= LEAST_S * TICKS_PER_S + 6
+    )
+    rows = [row for row in pieces if _can_be_told(cells, row)]
+    originals: dict[str, str] = {}
+    for left, right, (start, stop) in _repeats(rows, cells, same):
+        name = rows[right][0]
+        spans[name].append([start * TICK, stop * TICK])
+        originals.setdefault(name, rows[left][0])
+    out = {}
+    for name in filter(spans.__getitem__, names):
+        own, why = _joined(spans[name], min_s * FRAME_RATE_HZ), ""
+        edges = [0, *(edge for span in own for edge in span), len(cells[name]) * TICK]
+        gaps = [stop - start for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+        if max(gaps) < min_s * FRAME_RATE_HZ:
+            shown = f"shows what {originals[name]} shows" if name in originals else "stands still"
+            why = f"prints: {shown}"
+        out[name] = own, why
+    return out
+
+
+def _can_be_told(cells: Mapping[str, Cells], row: Row) -> bool:
+    """Whether a piece moves enough to be like another in any part that the two may have in common.
+    Black pictures and titles, of which a thousand may have one hash, are compared with nothing."""
+    moves = _moves(cells, row, 1.0, mirrored=False)
+    return float(np.square(moves - moves.mean(0)).sum()) > MOVES * SHORTEST
+
+
+def _repeats(
+    rows: Sequence[Row], cells: Mapping[str, Cells], same: float
+) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Pieces that are one: the row that stays, the one that goes, and which ticks of it."""
+    if len(rows) < 2:
+        return
+    ways = len(rows[0][3])
+    bytes_of = np.frombuffer(bytes.fromhex("".join("".join(row[3]) for row in rows)), np.uint8)
+    bits = np.unpackbits(bytes_of).reshape(-1, 64).astype(np.float32)
+    is_plain = np.arange(len(bits)) % ways == 0
+    near = near_pairs(bits, NEAR**0.5, is_plain, Pairs.none())
+    ends = np.stack([near.left // ways, near.right // ways, (near.left + near.right) % 2], 1)
+    left = {tuple(pair) for pair in ends[ends[:, 0] != ends[:, 1]].tolist()}
+    for speed in SPEEDS:
+        todo = sorted(left)
+        for some in (todo[n : n + AT_ONCE] for n in range(0, len(todo), AT_ONCE)):
+            ones = [_moves(cells, rows[i], 1.0, mirrored=False) for i, *_ in some]
+            others = [_moves(cells, rows[j], speed, mirrored=bool(m)) for _, j, m in some]
+            fits, shifts = best_fits(ones, others, SHORTEST, MOVES)
+            is_long = np.array([min(map(len, pair)) for pair in zip(ones, others, strict=True)])
+            for n in np.flatnonzero((fits >= same) & (is_long >= SHORTEST)).tolist():
+                left.discard(some[n])
+                stays, goes, _ = some[n]
+                shift = int(shifts[n]) * (1 if len(ones[n]) <= len(others[n]) else -1)
+                stop = min(shift + len(ones[n]), len(others[n])) + STEPS + len(SMOOTH)
+                first, last = rows[goes][1] + 1, rows[goes][2]
+                ticks = [first + round(at * speed / STEPS) for at in (max(shift, 0), stop)]
+                yield stays, goes, (ticks[0], min(ticks[1], last))
+
+
+def _moves(
+    cells: Mapping[str, Cells], row: Row, speed: float, *, mirrored: bool
+) -> Float[np.ndarray, "n d"]:
+    """How much each cell changes in a tick, at each step, when the piece is played so fast; less
+    its first and last tick, in which the shots beside it may be seen, too."""
+    name, start, stop, _ = row
+    own = cells[name][start + 1 : stop - 1] / 100
+    levels = (own[:, :, ::-1] if mirrored else own).reshape(len(own), -1)
+    at = np.arange(0, len(levels) - 1 + 1e-9, speed / STEPS)
+    lines = (np.interp(at, np.arange(len(levels)), cell) for cell in levels.T)
+    fine = np.stack([np.convolve(line, SMOOTH, "valid") for line in lines], 1)
+    return fine[STEPS:] - fine[:-STEPS]
+
+
+def _ticks(path: str) -> Iterator[Picture]:
+    """The mean of each `TICK` frames, so that noise and the frames' phase do not count."""
+    some: list[Picture] = []
+    for picture in iter_pictures(path):
+        some.append(picture.at(SIDE).numpy().mean(0, dtype=np.float32))
+        if len(some) == TICK:
+            yield np.mean(some, 0)
+            some = []
+
+
+def _resized(picture: Picture, side: int) -> Float[np.ndarray, "side side"]:
+    return cv2.resize(picture, (side, side), interpolation=cv2.INTER_AREA)
+
+
+def _joined(spans: Sequence[Sequence[int]], gap: float) -> list[list[int]]:
+    """Spans in order; what lies nearer than ``gap`` becomes one."""
+    joined: list[list[int]] = []
+    for start, stop in sorted(list(span) for span in spans):
+        if joined and start <= joined[-1][1] + gap:
+            joined[-1][1] = max(joined[-1][1], stop)
+        else:
+            joined.append([start, stop])
+    return joined

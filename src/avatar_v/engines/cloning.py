@@ -1,0 +1,189 @@
+"""Published models that continue a prompt of speech in its voice, from folders, by transformers.
+
+One class for each family: CSM (Sesame), Dia (Nari Labs), Pocket TTS (Kyutai). Avatar V §2.3 asks
+for such a model; none is trained here. Nothing is downloaded, and no code of a folder is run. None
+of them takes a language or a rate of speech: they follow the text and the prompt.
+"""
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.base.local_models import load_part, load_whole
+from avatar_v.base.outside import read_json
+from avatar_v.engines.checks import CLONING, CODEC, check_engine
+
+SPEAKER = "0"
+"""The name of the one who speaks, in the template of CSM."""
+MARGIN_S, LETTERS_PER_S = 2.0, 6.0
+"""A text may last so long and one second for so many letters: slow speech has ten."""
+
+
+@dataclass(frozen=True)
+class VoicePrompt:
+    """What is to be continued: speech and its words."""
+
+    sound: Float[Tensor, " n"]  # in [-1, 1]
+    rate_hz: int
+    transcript: str
+
+
+@runtime_checkable
+class CloningModel(Protocol):
+    """A model and its codec. Draws come from torch's own generator."""
+
+    rate_hz: int  # of its codec
+
+    def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
+        """``text`` in the voice of ``prompt``, whose rate is this model's; empty where the model
+        ends at once."""
+        ...
+
+
+class CsmVoice:
+    """CSM: a Llama over the first of Mimi's codebooks, a small one over the others. Text and prompt
+    are turns of a conversation, and its codec is in its own weights."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        from transformers import CsmForConditionalGeneration, CsmProcessor
+
+        self._processor = load_part(CsmProcessor, folder, source)
+        self._model = load_whole(CsmForConditionalGeneration, folder, source)
+        self.rate_hz = int(self._processor.feature_extractor.sampling_rate)
+        self._frames_per_s = self._model.config.codec_config.frame_rate
+
+    @torch.inference_mode()
+    def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
+        words = [{"type": "text", "text": prompt.transcript}, {"type": "audio"}]
+        turns = [(SPEAKER, words), (SPEAKER, [{"type": "text", "text": text}])]
+        inputs = _templated(self._processor, turns, prompt).to(self._model.device)
+        num = _most_frames(text, self._frames_per_s)
+        codes = self._model.generate(**inputs, max_new_tokens=num, do_sample=True)[0]
+        ends = (codes == self._model.config.codebook_eos_token_id).all(-1).nonzero()
+        codes = codes[: int(ends[0]) if len(ends) else len(codes)]
+        if not len(codes):
+            return torch.zeros(0)
+        return self._model.codec_model.decode(codes.T[None]).audio_values[0, 0].float().cpu()
+
+
+class DiaVoice:
+    """Dia: text encoder and decoder over DAC's codebooks. The words of the prompt stand before the
+    text, its sound before what is made. The codec is a folder of its own, `CODEC`."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        from transformers import (
+            DacModel,
+            DiaFeatureExtractor,
+            DiaForConditionalGeneration,
+            DiaProcessor,
+            DiaTokenizer,
+        )
+
+        extractor = load_part(DiaFeatureExtractor, folder, source)
+        tokenizer = load_part(DiaTokenizer, folder, source)
+        codec = load_whole(DacModel, folder / CODEC, source)
+        self._processor: Any = DiaProcessor(extractor, tokenizer, codec)
+        self._model = load_whole(DiaForConditionalGeneration, folder, source)
+        self.rate_hz = int(self._processor.feature_extractor.sampling_rate)
+        self._frames_per_s = self.rate_hz / self._processor.feature_extractor.hop_length
+
+    @torch.inference_mode()
+    def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
+        inputs = self._processor(
+            text=[f"[S1] {prompt.transcript.strip()} {text}"],
+            audio=prompt.sound.numpy(),
+            sampling_rate=prompt.rate_hz,
+        )
+        length = self._processor.get_audio_prompt_len(inputs["decoder_attention_mask"])
+        room = self._model.config.decoder_config.max_position_embeddings - length - 1
+        num = min(_most_frames(text, self._frames_per_s), room)
+        codes = self._model.generate(
+            **inputs.to(self._model.device), max_new_tokens=num, do_sample=True
+        )
+        delay = max(self._model.config.delay_pattern)
+        if codes.shape[1] <= length + delay + 1:
+            return torch.zeros(0)
+        (sound,) = self._processor.batch_decode(codes, audio_prompt_len=length)
+        return torch.atleast_1d(sound).float()
+
+
+class PocketVoice:
+    """Pocket TTS: a small transformer that draws the latents of a Mimi without codebooks, made for
+    processors. It follows the prompt's sound and takes no words of it. The codec is `CODEC`."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        from transformers import (
+            AutoTokenizer,
+            PocketTTSAudioTokenizerModel,
+            PocketTTSFeatureExtractor,
+            PocketTTSForConditionalGeneration,
+            PocketTTSProcessor,
+        )
+
+        tokenizer = load_part(AutoTokenizer, folder, source)
+        extractor = load_part(PocketTTSFeatureExtractor, folder, source)
+        codec = load_whole(PocketTTSAudioTokenizerModel, folder / CODEC, source)
+        numbers = read_json(folder / "processor_config.json")
+        known = inspect.signature(PocketTTSProcessor.__init__).parameters
+        numbers: dict[str, Any] = {
+            k: v for k, v in numbers.items() if k in known and isinstance(v, (int, float))
+        }
+        template = (folder / "chat_template.jinja").read_text("utf-8")
+        try:
+            self._processor = PocketTTSProcessor(extractor, tokenizer, codec, template, **numbers)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"{folder} cannot be loaded ({error}); expected {source}") from error
+        self._model = load_whole(PocketTTSForConditionalGeneration, folder, source)
+        self.rate_hz = int(extractor.sampling_rate)
+
+    @torch.inference_mode()
+    def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
+        words = [{"type": "text", "text": text}, {"type": "audio"}]
+        inputs = _templated(self._processor, [("user", words)], prompt).to(self._model.device)
+        num = _most_frames(text, self._model.config.frame_rate)
+        made = self._model.generate(**inputs, max_new_tokens=num, return_dict_in_generate=True)
+        return self._processor.decode(made.audio_latents, made.audio_latents_mask)[0]
+
+
+_FAMILIES: dict[str, type[CsmVoice] | type[DiaVoice] | type[PocketVoice]] = {
+    "csm": CsmVoice,
+    "dia": DiaVoice,
+    "pocket_tts": PocketVoice,
+}
+
+
+def load_engine(folder: str | Path) -> CloningModel:
+    """The model in a folder. ValueError, which says what to supply, for one that is none, or whose
+    codec or weights are missing or damaged."""
+    kind = check_engine(folder)
+    return _FAMILIES[kind](Path(folder), CLONING[kind].source)
+
+
+def engine_rate_hz(folder: str | Path) -> int:
+    """The rate of the model's codec, without its weights."""
+    from transformers import AutoFeatureExtractor
+
+    source = CLONING[check_engine(folder)].source
+    return int(load_part(AutoFeatureExtractor, folder, source).sampling_rate)
+
+
+def _templated(processor: Any, turns: list[tuple[str, list[dict]]], prompt: VoicePrompt) -> Any:
+    """The inputs of a model whose folder has a template of conversations."""
+    messages = [{"role": role, "content": content} for role, content in turns]
+    text = processor.apply_chat_template(messages, tokenize=False)
+    return processor(
+        text=text,
+        audio=[prompt.sound.numpy()],
+        sampling_rate=prompt.rate_hz,
+        return_tensors="pt",
+    )
+
+
+def _most_frames(text: str, frames_per_s: float) -> int:
+    """Of the codec, that a text may last: a model that never ends is ended."""
+    return round((MARGIN_S + len(text) / LETTERS_PER_S) * frames_per_s)

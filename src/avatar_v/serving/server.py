@@ -1,0 +1,197 @@
+"""The life of a server: its API and its workers, each a process, and their end.
+
+One process serves the API and keeps workers alive: one that dies is started again. On SIGTERM or
+Ctrl-C nothing new is taken, videos at hand have ``grace_s`` to be whole, others wait in the queue
+for the next start. Further copies on other machines share the queue (PostgreSQL) and the folder.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from avatar_v.app.form import Limits
+from avatar_v.app.server import LAST_WORDS_S, swept
+from avatar_v.serving.asked import field_words
+from avatar_v.serving.clients import Client
+from avatar_v.serving.job_store import Admission, JobStore
+from avatar_v.serving.place import Place, worker_name
+from avatar_v.web.guard import LOOPBACK, Guard, is_loopback
+from avatar_v.weights.card import Card
+
+if TYPE_CHECKING:
+    from avatar_v.generate.pipeline import AvatarPipeline
+
+LOOK_S = 0.5
+AGAIN_S = (1.0, 60.0)
+"""Before a worker that died is started again: doubled each time it dies young, at most the last."""
+YOUNG_S = 60.0
+PARENT = "AVATAR_V_SERVER"
+"""In the environment of a worker: the process that has started it."""
+
+
+def serve_api(
+    listener: socket.socket,
+    store: JobStore,
+    root: Path,
+    card: Card,
+    clients: Mapping[str, Client] | None,
+    *,
+    names: Collection[str],
+    host: str,
+    limits: Limits,
+    admission: Admission,
+    workers: Sequence[Sequence[str]],
+    grace_s: float,
+    pipeline: "AvatarPipeline | None" = None,
+    most_live: int | None = None,
+    consent: str | None = None,
+    policy: str | None = None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C. ``workers`` are commands, each kept running. ``pipeline``
+    holds conversations, ``most_live`` or as many as are measured, under ``consent`` and
+    ``policy``; at the end they have ``grace_s``."""
+    from avatar_v.app.job_threads import JobThreads
+    from avatar_v.app.live import Rooms
+    from avatar_v.serving.api import MAX_BODY, Talks, create_api
+    from avatar_v.web.connections import DrainingServer, server_config
+
+    place, drain, threads = Place(store, root), asyncio.Event(), JobThreads()
+    place.make()
+    talks = None
+    if pipeline is not None:
+        hidden = [path for path in (consent, policy) if path is not None]
+        rooms = Rooms(
+            pipeline,
+            most_live,
+            talk_s=limits.talk_s,
+            words=lambda text: field_words(text, *hidden),
+        )
+        rules = {"consent": () if consent is None else (consent,), "policy": policy}
+        talks = Talks(rooms, threads, rules)
+    app = create_api(
+        place,
+        card,
+        clients,
+        limits=limits,
+        admission=admission,
+        is_draining=drain,
+        talks=talks,
+    )
+    hosts = [*LOOPBACK, host, *names] + ([] if is_loopback(host) else [socket.gethostname()])
+    large = {"/v1/files": int(limits.upload_mib * 2**20)}
+    guard = Guard(
+        app,
+        hosts=hosts,
+        any_address=not is_loopback(host),
+        max_body=MAX_BODY,
+        large=large,
+        sockets=talks is not None,
+    )
+    config = server_config(guard, last_words_s=5, sockets=talks is not None)
+    held = None if talks is None else talks.rooms
+    server = DrainingServer(config, held, grace_s, on_signal=drain.set, on_end=threads.end)
+
+    with (
+        swept(partial(place.sweep, limits.keep_s)),
+        _workers(workers, store, grace_s),
+        contextlib.suppress(KeyboardInterrupt),  # uvicorn's, which hands the signal on at its end
+    ):
+        server.run(sockets=[listener])
+    if talks is not None:
+        talks.rooms.end()
+    threads.wait(LAST_WORDS_S)
+
+
+def work_until_stopped(
+    store: JobStore,
+    root: Path,
+    load: "Callable[[], AvatarPipeline]",
+    *,
+    consent: str | None,
+    policy: str | None,
+    grace_s: float,
+) -> None:
+    """One worker with the weights that ``load`` gives, until SIGTERM or Ctrl-C; a second one ends
+    it at once. One that a server has started ends with it."""
+    stop, place = threading.Event(), Place(store, root)
+    place.make()
+
+    def end(sig: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(128 + sig)
+        stop.set()
+
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, end)
+    if PARENT in os.environ:
+        _end_with(int(os.environ[PARENT]))
+    from avatar_v.serving.worker import Worker
+
+    Worker(
+        store, place.jobs, load(), stop=stop, consent=consent, policy=policy, grace_s=grace_s
+    ).work()
+
+
+@contextlib.contextmanager
+def _workers(commands: Sequence[Sequence[str]], store: JobStore, grace_s: float) -> Iterator[None]:
+    """Processes that run while the context lasts, and have ``grace_s`` behind it."""
+    over = threading.Event()
+    threads = [
+        threading.Thread(target=_keep_running, args=(command, store, over, grace_s), name="worker")
+        for command in commands
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def _keep_running(
+    command: Sequence[str], store: JobStore, over: threading.Event, grace_s: float
+) -> None:
+    pause_s = AGAIN_S[0]
+    while not over.is_set():
+        begin = time.monotonic()
+        own = {**os.environ, PARENT: str(os.getpid())}
+        process = subprocess.Popen(command, env=own, start_new_session=True)  # Ctrl-C is for us
+        while process.poll() is None and not over.wait(LOOK_S):
+            pass
+        if over.is_set():
+            process.terminate()
+            try:
+                process.wait(grace_s + 10.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            return
+        store.gone(worker_name(process.pid))
+        is_young = time.monotonic() - begin < YOUNG_S
+        pause_s = min(2 * pause_s, AGAIN_S[1]) if is_young else AGAIN_S[0]
+        status = process.returncode
+        print(f"a worker ended ({status}); another begins in {pause_s:g} s", file=sys.stderr)
+        over.wait(pause_s)
+
+
+def _end_with(parent: int) -> None:
+    """Linux sends this process SIGTERM when its parent is gone, killed or not (prctl 1)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        if os.getppid() != parent:  # it had gone already
+            os.kill(os.getpid(), signal.SIGTERM)
