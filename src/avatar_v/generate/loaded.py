@@ -117,11 +117,13 @@ class LoadedPipeline:
     ) -> Generator[Clip, None, None]:
         """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
         ``kept`` holds are not sampled, others are kept there."""
-        return self._making(self._job(inputs, request)).clips(inputs.audio, kept)
+        making = self._making(self._job(inputs, request))
+        return making.clips(inputs.audio, kept, inputs.listener)
 
     def latents(self, inputs: Inputs, request: Request) -> Generator[LatentChunk, None, None]:
         """The chunks of ``stream`` before they are decoded, of one rank or a line of them."""
-        return self._making(self._job(inputs, request)).latents(inputs.audio)
+        making = self._making(self._job(inputs, request))
+        return making.latents(inputs.audio, inputs.listener)
 
     def follow(self) -> None:
         """Take part in the videos of rank 0, until it has no more."""

@@ -4,6 +4,7 @@ loaded.py holds the networks. Here they become stages (generator.py, refine.py),
 other or each in a thread (pipelining.py), which rank 0 leads the other ranks through (ranks.py).
 """
 
+import dataclasses
 import functools
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
@@ -34,6 +35,7 @@ from avatar_v.inputs.person import EncodedPerson
 from avatar_v.media.sound import Sound, high_passed, measure_level
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.motion.listening import Listener
 from avatar_v.parallel.timestep import PipelineGroup, Stopped
 from avatar_v.request.request import Request
 from avatar_v.request.resolve import Sizes
@@ -73,15 +75,20 @@ class RankTask:
     )  # of the ranks, each with its own steps, where the weights are causal
 
     def clips(
-        self, sound: Sound | LiveSound, kept: ChunkCheckpoint | None = None
+        self,
+        sound: Sound | LiveSound,
+        kept: ChunkCheckpoint | None = None,
+        listener: Listener | None = None,
     ) -> Generator[Clip, None, None]:
         """The video, on rank 0. ``kept``: chunks that need not be made (resume.py)."""
-        return self._start(sound, self._to_frames(kept))
+        return self._start(self._audio_chunks(sound, listener), sound, self._to_frames(kept))
 
-    def latents(self, sound: Sound | LiveSound) -> Generator[LatentChunk, None, None]:
+    def latents(
+        self, sound: Sound | LiveSound, listener: Listener | None = None
+    ) -> Generator[LatentChunk, None, None]:
         """The chunks of `clips` before they are decoded, of one rank or a line of them."""
         assert self.ranks is None or self.line is not None
-        return self._start(sound, self._to_latents(None))
+        return self._start(self._audio_chunks(sound, listener), sound, self._to_latents(None))
 
     def follow(self) -> None:
         """Take part in the video of rank 0 until it has ended there."""
@@ -92,10 +99,9 @@ class RankTask:
             self.line.end()
 
     def _start(
-        self, sound: Sound | LiveSound, stages: tuple[Stage, ...]
+        self, chunks: Iterator[AudioChunk], sound: Sound | LiveSound, stages: tuple[Stage, ...]
     ) -> Generator[Any, None, None]:
         """Run the ``stages`` on the sound, together with the other ranks if there are some."""
-        chunks = self._audio_chunks(sound)
         # whoever speaks is listened to all the time, and a line is fed all the time
         if isinstance(sound, LiveSound) or self.overlap or self.line is not None:
             interrupt = sound.interrupt if isinstance(sound, LiveSound) else lambda: None
@@ -108,7 +114,18 @@ class RankTask:
         made = made if self.line is None else self.ranks.drained(made, self.line)
         return self._lead(made, self.ranks)
 
-    def _audio_chunks(self, sound: Sound | LiveSound) -> Iterator[AudioChunk]:
+    def _audio_chunks(
+        self, sound: Sound | LiveSound, listener: Listener | None
+    ) -> Iterator[AudioChunk]:
+        """With what the ``listener`` does meanwhile."""
+        for part in self._spoken_chunks(sound):
+            if listener is not None and self.conditioner.motion_net is not None:
+                run = part.chunk.latents
+                gesture = listener.gesture(run.start, run.stop, self.conditioner.known_stats)
+                part = dataclasses.replace(part, gesture=gesture)
+            yield part
+
+    def _spoken_chunks(self, sound: Sound | LiveSound) -> Iterator[AudioChunk]:
         """Prepared as in training (sound.prepared), a live sound at the level of its last part; or
         at the request's gain."""
         gain_db, length = self.job.request.person.gain_db, self.settings.chunk_latents

@@ -42,7 +42,7 @@ OnKept = Callable[[Path, int], None]
 """Told of the folder and its number of chunks when a run ends before its video does; an mp4 as far
 as it is written lies there too (output_files.GROWING)."""
 
-FILES = ("reference", "audio", "script", "image", "also")
+FILES = ("reference", "audio", "listen", "script", "image", "also")
 """Of a request: what was read of them is compared, not their names."""
 NOT_COMPARED = (
     "consent",
@@ -200,6 +200,7 @@ def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
         "delivered sound": digest(_delivered(inputs)),
         "first picture": digest((inputs.image, inputs.motion)),
         "reference": digest(clips if inputs.stored is None else inputs.stored.tensors()),
+        "heard": None if inputs.listener is None else inputs.listener.digest(),
         "habits known": [list(clip.habits_known) for clip in inputs.clips],
         **{name: versions()[name] for name in ("avatar_v", "torch")},
     }

@@ -112,6 +112,10 @@ def run(
     if request.person.enhance is None:
         _check_words(request, source)
     check_fits(source.card, request, source.num_ranks)
+    if request.person.listen is not None and not source.makes_motion:
+        raise ValueError(
+            "--listen: these weights make no motion, so nobody nods: recipes/3_motion.yaml"
+        )
     moderator = build_moderator(request)
     spec = source.input_spec(request)
     records, notes = request_records(request.person)

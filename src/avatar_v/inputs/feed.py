@@ -53,6 +53,19 @@ class FeedCounts:
     skipped_s: float = 0.0  # time left out, since the video is made more slowly than it plays
 
 
+def checked_packet(samples: Tensor | np.ndarray) -> Float[Tensor, " s"]:
+    """A packet as the library keeps it, in memory of its own. ValueError for anything but float
+    samples in a row, and for more than a minute."""
+    samples = torch.as_tensor(samples)
+    if samples.ndim != 1 or not samples.is_floating_point():
+        kind = f"{str(samples.dtype).removeprefix('torch.')} {tuple(samples.shape)}"
+        raise ValueError(f"a packet is float, of shape (s,) and in [-1, 1], got {kind}")
+    if len(samples) > MOST_PACKET_S * SAMPLE_RATE_HZ:
+        length_s = len(samples) / SAMPLE_RATE_HZ
+        raise ValueError(f"a packet has at most {MOST_PACKET_S:g} s, got {length_s:.0f} s")
+    return samples.detach().cpu().float().clone()
+
+
 class SoundFeed:
     """``push`` from one thread, and iterate in another.
 
@@ -83,14 +96,7 @@ class SoundFeed:
         as its sender counts: it tells what was lost. One with NaN is silent and counted: a fault of
         a device for a moment is no reason to end a conversation. ValueError for anything but float
         samples in a row, and for more than waits at most."""
-        samples = torch.as_tensor(samples)
-        if samples.ndim != 1 or not samples.is_floating_point():
-            kind = f"{str(samples.dtype).removeprefix('torch.')} {tuple(samples.shape)}"
-            raise ValueError(f"a packet is float, of shape (s,) and in [-1, 1], got {kind}")
-        if len(samples) > MOST_PACKET_S * SAMPLE_RATE_HZ:
-            length_s = len(samples) / SAMPLE_RATE_HZ
-            raise ValueError(f"a packet has at most {MOST_PACKET_S:g} s, got {length_s:.0f} s")
-        samples = samples.detach().cpu().float().clone()
+        samples = checked_packet(samples)
         with self._changed:
             if self._most_wait_s is None and self._num_waiting > MOST_WAIT_S * SAMPLE_RATE_HZ:
                 raise ValueError(f"{MOST_WAIT_S:g} s of sound wait already: push more when less do")

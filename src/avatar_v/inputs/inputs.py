@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.base.seeds import derive
 from avatar_v.engines.voice import Said, speak_script
 from avatar_v.inputs.best_frame import SEARCH_S, best_frame
 from avatar_v.inputs.live import LiveSound
@@ -30,6 +31,7 @@ from avatar_v.inputs.speech import live_speech, read_speech, whole_or_why
 from avatar_v.media.delivered import Delivered
 from avatar_v.media.sound import Sound, resampled
 from avatar_v.motion.extractors import find_extractor
+from avatar_v.motion.listening import Listener, listening
 from avatar_v.request.checks import check_request
 from avatar_v.request.output_files import has_kept
 from avatar_v.request.record import ReferenceCheck, SpokenTrack
@@ -61,6 +63,7 @@ class Inputs:
     delivered: Delivered | None = None  # the sound of the video, where it is not `audio` itself
     track: SpokenTrack | None = None  # where `audio` is of a file
     stored: StoredPerson | None = None  # a person file, in place of ``clips``
+    listener: Listener | None = None  # who hears `--listen`, or the other side of a conversation
 
     @property
     def has_reference(self) -> bool:
@@ -119,7 +122,22 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
         delivered=None if spoken is None else spoken.delivered,
         track=None if spoken is None else spoken.track,
         stored=stored,
+        listener=_read_listener(request, rate),
     )
+
+
+def _read_listener(request: Request, frame_rate_hz: int) -> Listener | None:
+    """Who has heard the file of ``--listen``; of a live request without one, who may come to hear
+    something."""
+    from avatar_v.media import reading
+
+    path, seed = request.person.listen, derive("listening", request.sampling.seed)
+    if path is not None:
+        heard = reading.iter_audio(path, sample_rate_hz=SAMPLE_RATE_HZ)
+        return listening(heard, seed, frame_rate_hz)
+    if request.person.audio == LIVE:
+        return Listener(is_live=True, seed=seed, frame_rate_hz=frame_rate_hz)
+    return None
 
 
 def reference_checked(inputs: Inputs, person: PersonOptions, check: ReferenceChecker) -> Inputs:

@@ -97,7 +97,7 @@ def check_files(person: PersonOptions) -> None:
     if person.script is not None:
         check_script(person.script, person.voice, person.engine)
     sound = () if person.audio == LIVE else (person.audio,)
-    for path in (person.reference, *person.also, *sound, person.image):
+    for path in (person.reference, *person.also, *sound, person.image, person.listen):
         if path is not None:
             os.close(containers.regular_file(path))
 

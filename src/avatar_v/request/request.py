@@ -40,6 +40,10 @@ class PersonOptions:
         "speech: any file; -: PCM on stdin, live",
         flag="--audio", default=None, metavar="FILE|-", first=True,
     )  # fmt: skip
+    listen: str | None = option(
+        "the voice of somebody else, whom the person listens to: any file",
+        flag="--listen", default=None, metavar="FILE",
+    )  # fmt: skip
     script: str | None = option(
         "what is to be said, instead of --audio: text, or a file that ends in .txt",
         flag="--script", default=None, metavar="TEXT|FILE.txt", first=True,

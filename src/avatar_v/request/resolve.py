@@ -146,6 +146,8 @@ def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
         steps_of_ranks(num_steps_of(asked.num_steps, card), num_ranks)
         if request.output.resume:
             raise ValueError("--resume: a video of causal weights is made in one run")
+        if request.person.listen is not None and num_ranks > 1:
+            raise ValueError(f"--devices {num_ranks}: with causal weights one device listens")
         if streaming_of(request, card).history == "clean" and num_ranks > 1:
             raise ValueError(
                 f"--devices {num_ranks}: with a clean history a block waits for the one before, so "

@@ -86,7 +86,7 @@ def make_blocks(
     assert config.causal_block is not None, "the network is causal"
     assert velocity.passes is not None
     start = start_chunk(velocity, carry.prefixes, None, chunk, settings, seeds)
-    passes = velocity.passes(len(chunk.latents), start.motion)
+    passes = velocity.passes(len(chunk.latents), start.shown)
     given = carry.prefixes[0].to(start.noise)
     moves = list(pairwise(float(t) for t in settings.times(num_moves)))
     steps = range(len(moves)) if line is None else line.steps
