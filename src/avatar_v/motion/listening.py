@@ -178,6 +178,10 @@ class Listener:
         over = first - LOOK_S * self._rate
         self._looks = [look for look in self._looks if look[1] >= over]
 
+    def pitch(self, num_frames: int) -> Float[Tensor, " f"]:
+        """What is added to the head's pitch in the first frames, in radians."""
+        return self._pitch(torch.arange(num_frames))
+
     def digest(self) -> str:
         """8 hex digits of all that it does."""
         return hashlib.sha256(repr((self.nods, self._looks)).encode()).hexdigest()[:8]
