@@ -155,6 +155,8 @@ def test_bad_input_is_found_before_any_model_is_loaded(
     for change, message in [
         ({"audio": "nothing.wav"}, "no such file"),
         ({"reference": request_.person.audio}, "no video stream"),
+        ({"listen": "nothing.wav"}, "no such file"),
+        ({"listen": request_.person.audio}, "nobody nods: these weights make no motion"),
         ({"num_steps": 0}, "--steps"),
         ({"num_steps": 10**9}, "--steps"),
         ({"prompt": "x" * 300}, "a prompt may have 256 bytes, got 300"),

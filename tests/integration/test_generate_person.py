@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.generate.generator import audio_tokens
+from avatar_v.generate.generator import audio_chunks, audio_tokens, sample_chunks
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.inputs.person import EncodedPerson
 from avatar_v.models.reference import anchor_frame, join_references
+from avatar_v.motion.listening import listening
+from avatar_v.motion.vectors import unpack_motion
 from avatar_v.request.request import Request
 from avatar_v.sampling import rollout as rollout_module
 from avatar_v.sampling.chunks import Span, plan
-from avatar_v.types import Reference
+from avatar_v.types import MOTION_NAMES, Reference
 from generating import SETTINGS, carry_out, left_behind, made, picture, sound, speaker
 
 # --- the person's video and motion ---
@@ -67,6 +69,42 @@ def test_motion_is_carried_from_chunk_to_chunk(pipe: AvatarPipeline) -> None:
     assert second[1][0].tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
     assert torch.equal(second[0][:, :2], first[0][:, -2:])
     assert not torch.equal(second[0][:, 2:4], first[0][:, -2:])
+
+
+def test_who_listens_nods_and_moves_on_as_if_not(pipe: AvatarPipeline) -> None:
+    """In all chunks the motion of the video is that without, and the nod."""
+    voice, stats = torch.zeros(53 * 640), pipe.conditioner.known_stats
+    voice[3200:14_000] = sound(17)[:10_800]
+    listener, motions, made_with, followed = listening([voice], seed=1), [], [], []
+    nod = listener.pitch(53)
+
+    def remember(module, args, kwargs, output) -> None:
+        followed.append(args[2].motion[:1].clone())
+
+    assert float(nod[:30].abs().max()) == 0 > float(nod[30:].min())
+    for hears in (True, False):
+        parts = audio_chunks(pipe.conditioner, sound(53), 5)
+        if hears:
+            runs = ((part, part.chunk.latents) for part in parts)
+            parts = (
+                dataclasses.replace(part, gesture=listener.gesture(run.start, run.stop, stats))
+                for part, run in runs
+            )
+        hook = pipe.dit.register_forward_hook(remember, with_kwargs=True)
+        try:
+            made = list(
+                sample_chunks(pipe.dit, pipe.conditioner, speaker(pipe), "", SETTINGS, iter(parts))
+            )
+        finally:
+            hook.remove()
+        motion = torch.cat([part.motion for part in made if part.motion is not None], dim=1)
+        made_with.append(made[-1].motion)
+        motions.append(unpack_motion(motion, stats)[0, :53])
+    change = (motions[0] - motions[1])[:, MOTION_NAMES.index("pitch")]
+    torch.testing.assert_close(change, nod, atol=1e-5, rtol=0)
+    seen, not_seen = followed[: len(followed) // 2], followed[len(followed) // 2 :]
+    assert torch.equal(seen[-1][:, 2:], made_with[0]), "the video is made with it"
+    assert not torch.equal(seen[-1], not_seen[-1])
 
 
 # --- the appearance anchor ---

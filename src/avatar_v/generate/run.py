@@ -112,14 +112,12 @@ def run(
     if request.person.enhance is None:
         _check_words(request, source)
     check_fits(source.card, request, source.num_ranks)
-    if request.person.listen is not None and not source.makes_motion:
-        raise ValueError(
-            "--listen: these weights make no motion, so nobody nods: recipes/3_motion.yaml"
-        )
     moderator = build_moderator(request)
     spec = source.input_spec(request)
     records, notes = request_records(request.person)
     inputs = read_inputs(request, spec, sound)
+    if request.person.listen is not None:
+        check_listens(inputs, source)
     if inputs.stored is not None:
         sizes = sizes_of(request.sampling.size, source.card, source.refiner_card)
         refiner = source.made_with.get("refiner")
@@ -157,6 +155,14 @@ def run(
         started=entered if started is None else started,
         read_s=time.perf_counter() - entered,
     )
+
+
+def check_listens(inputs: Inputs, source: LoadedPipeline | StoredPipeline) -> None:
+    """ValueError where no motion is made that somebody who listens could change."""
+    if not (source.card.can.motion and source.makes_motion):
+        raise ValueError("nobody nods: these weights make no motion, as recipes/3_motion.yaml does")
+    if inputs.motion is None:
+        raise ValueError("nobody nods: no motion is read from the first picture (--motion)")
 
 
 def _check_words(request: Request, source: LoadedPipeline | StoredPipeline) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from avatar_v.generate.generator import inference
 from avatar_v.generate.loaded import LoadedPipeline
-from avatar_v.generate.run import run
+from avatar_v.generate.run import check_listens, run
 from avatar_v.inputs.feed import FeedCounts, SoundFeed, checked_packet
 from avatar_v.inputs.live import LiveSound
 from avatar_v.request.request import LIVE, Request
@@ -98,11 +98,12 @@ class LiveSession:
     def listen(self, samples: Tensor | np.ndarray) -> None:
         """Hand over sound of somebody else, 16 kHz mono: the person listens to it (eyes on the
         viewer, nods behind phrases) from the next block of frames on, and does not say it.
-        ValueError for anything but float samples in a row, and with ``--listen``, which is the
-        sound of the other side already."""
+        ValueError for anything but float samples in a row, for weights that make no motion, and
+        with ``--listen``, which is the sound of the other side already."""
         samples = checked_packet(samples)
         if self._run.request.person.listen is not None:
             raise ValueError("this conversation listens to a file")
+        check_listens(self._run.inputs, self._pipeline)
         listener = self._run.inputs.listener
         assert listener is not None, "a live request has one"
         listener.push(samples)
