@@ -215,12 +215,10 @@ def test_a_voice_is_of_who_has_agreed(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             record_voice(folder / "263.wav", **how, consent=records)
 
-    speech = {"script": "yes"}
-
-    def asked(*consent: str) -> tuple[list[str], tuple[str, ...]]:
+    def asked(*consent: str, audio: str | None = None) -> tuple[list[str], tuple[str, ...]]:
         request = Request.of(
             reference=str(folder / "263.wav"), voice=str(folder / "me.voice"), consent=consent,
-            **speech,
+            audio=audio, script=None if audio else "yes",
         )  # fmt: skip
         check_request(request)
         records, notes = request_records(request.person)
@@ -229,6 +227,6 @@ def test_a_voice_is_of_who_has_agreed(folder: Path, tmp_path: Path) -> None:
     assert asked(grace, nobody, ada) == (["Ada"], ())
     assert asked(nobody)[0] == ["Ida"]
     assert "whether its speaker has agreed was not compared" in asked(nobody)[1][0]
-    for speech in ({"script": "yes"}, {"audio": LIVE}):  # as the texts of a conversation
+    for audio in (None, LIVE):  # a script, and the texts of a conversation
         with pytest.raises(ValueError, match=r"in it is of nobody who has agreed \(1 record"):
-            asked(grace)
+            asked(grace, audio=audio)

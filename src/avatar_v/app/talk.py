@@ -1,11 +1,12 @@
 """A conversation over a WebSocket: sound comes in and video goes out.
 
-In: binary messages of 16-bit little-endian samples, mono at 16 kHz; as text ``{"interrupt": true}``,
-``{"prompt": "…"}`` or ``{"say": "…"}``. Out: pieces of a fragmented mp4 in binary messages, which
-together are one file; as text ``{"refused": "…"}`` for a text that is not said, ``{"error": "…"}``
-before the end by a fault, and ``{"ending_s": 30}`` where the server is about to end. WebSocket and Media Source Extensions carry it, not WebRTC: one connection
-through the page's own port, guard and cookie, no second encoder, no server for addresses, and sound
-that is late, but never lost.
+In: binary messages of 16-bit little-endian samples, mono at 16 kHz; as text
+``{"interrupt": true}``, ``{"prompt": "…"}`` or ``{"say": "…"}``. Out: pieces of a fragmented mp4 in
+binary messages, which together are one file; as text ``{"refused": "…"}`` for words that are not
+said, ``{"error": "…"}`` before the end by a fault, and ``{"ending_s": 30}`` where the server is
+about to end. WebSocket and Media Source Extensions carry it, not WebRTC: one connection through the
+page's own port, guard and cookie, no second encoder, no server for addresses, and sound that is
+late, but never lost.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ class VoiceEngine(Protocol):
     """What says a text."""
 
     def speak(self, text: str, *, seed: int) -> Float[Tensor, " s"]:
-        """Speech at 16 kHz, at any level: all `pieces`. ValueError for a text that it cannot say."""
+        """Speech at 16 kHz, at any level: all `pieces`. ValueError for what it cannot say."""
         ...
 
     def pieces(self, text: str, *, seed: int) -> Iterator[Float[Tensor, " s"]]:

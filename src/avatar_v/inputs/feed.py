@@ -114,8 +114,9 @@ class SoundFeed:
             self._silence = 0
             self._append(self._heard(samples))
             if self._most_wait_s is not None:
-                over = self._num_waiting - self._num_said - round(self._most_wait_s * SAMPLE_RATE_HZ)
-                self._count(dropped_s=len(self._pop(max(0, over))) / SAMPLE_RATE_HZ)
+                most = round(self._most_wait_s * SAMPLE_RATE_HZ)
+                over = max(0, self._num_waiting - self._num_said - most)
+                self._count(dropped_s=len(self._pop(over)) / SAMPLE_RATE_HZ)
             self._changed.notify_all()
 
     def interrupt(self) -> None:

@@ -232,9 +232,7 @@ def _glottis(
         yield 3.0 * tilted, flow
 
 
-def _low_pass(
-    signal: np.ndarray, pole: float, state: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _low_pass(signal: np.ndarray, pole: float, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The signal of one pole, and the state behind it."""
     return lfilter([1 - pole], [1.0, -pole], signal, zi=state)
 
