@@ -83,7 +83,8 @@ def watch(site: Site, socket: ClientConnection, num_frames: int) -> bytes:
         for _ in range(8):
             socket.send(PACKET)
             with contextlib.suppress(TimeoutError):
-                pieces.append(socket.recv(timeout=0.04))
+                for _ in range(MOST_PIECES):  # all that is there
+                    pieces.append(socket.recv(timeout=0.04))
         return number_of(site, "frames_total") >= before + num_frames
 
     wait_until(more, "no frames are made")
