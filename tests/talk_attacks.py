@@ -23,6 +23,7 @@ def wav(num: int) -> bytes:
 ATTACKS: dict[str, tuple[bytes | str, int, str]] = {
     "a text": ("hello", 1008, "A message is not known"),
     "NaN": ('{"interrupt": NaN}', 1008, "A message is not known"),
+    "no text to say": ('{"say": 7}', 1008, "A message is not known"),
     "deep": ("[" * 10_000, 1008, "A message is not known"),
     "an unknown field": ('{"path": "/etc/passwd"}', 1008, "A message is not known"),
     "a long prompt": (json.dumps({"prompt": "x" * 300}), 1008, "a prompt may have 256 bytes"),
@@ -33,6 +34,25 @@ ATTACKS: dict[str, tuple[bytes | str, int, str]] = {
     "very much": (bytes(2**22), 1009, ""),  # torn off, as a rule: nobody reads to its end
 }
 """Each message, the code of the end, and words of the error before it."""
+REFUSED: dict[str, str] = {
+    "": "has no words",
+    "x" * 2_001: "at most 2,000 characters, got 2,001",
+    "yes\0": "has no control characters",
+    "We are 10.": "English words, and not '10'",
+    "\u202e\u0645": "English words, and not",
+}
+"""Each text that is not said, and words of the refusal."""
+
+
+def refusals(socket: ClientConnection) -> list[str]:
+    """What of `REFUSED` comes back otherwise than expected."""
+    wrong = []
+    for text, words in REFUSED.items():
+        socket.send(json.dumps({"say": text}))
+        while isinstance(told := socket.recv(timeout=PATIENCE_S), bytes):
+            socket.send(PACKET)
+        wrong += [f"{text[:9]!r}: {told}"] * (words not in json.loads(told).get("refused", ""))
+    return wrong
 
 
 def end_of(socket: ClientConnection, message: bytes | str) -> tuple[int, str]:

@@ -279,14 +279,25 @@ def test_talk_with_the_microphone(page, files, tmp_path: Path) -> None:
     until(page, lambda: page.eval_on_selector(video, shown)[1] > 2, "it does not play")
     until(page, lambda: page.eval_on_selector(video, shown)[2] > 10, "no pictures are shown")
     assert page.eval_on_selector(video, shown)[0] == 32
-    shoot(page, "13_talking", tmp_path)
     health = f"{page.url}health"
     assert page.request.get(health).json()["conversations"] == 1
+    line = "#av-typed input"
+    page.fill(line, "We are 10.")
+    page.press(line, "Enter")
+    page.wait_for_selector(".av-failed >> text=English words, and not '10'")
+    assert page.input_value(line) == "We are 10."
+    page.fill(line, "Hello.")
+    page.click("text=Say this")
+    page.wait_for_selector("text=Talk, or type. Stop ends it.")
+    assert page.input_value(line) == ""
+    shoot(page, "13_talking", tmp_path)
+    page.click("text=Hush")
     page.click("#av-stop")
     page.wait_for_selector("text=Stopped. Nothing of it was kept.")
     left = lambda: page.request.get(health).json()["conversations"] == 0  # noqa: E731
     until(page, left, "the place is not left")
     assert page.is_enabled("#av-talk")
+    assert page.is_hidden("#av-typed")
 
 
 def test_faults_are_told_on_the_page(page, site: Site, files, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from avatar_v.app import live as live_module
 from avatar_v.app.live import MOST_PIECES, Pieces
 from page_attacks import EVIL
 from page_site import COMMAND, FORM, PATIENCE_S, Answer, Site, running, wait_until
-from talk_attacks import ATTACKS, PACKET, end_of, wav
+from talk_attacks import ATTACKS, PACKET, end_of, refusals, wav
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,8 @@ def watch(site: Site, socket: ClientConnection, num_frames: int) -> bytes:
         for _ in range(8):
             socket.send(PACKET)
             with contextlib.suppress(TimeoutError):
-                pieces.append(socket.recv(timeout=0.04))
+                for _ in range(MOST_PIECES):  # all that is there
+                    pieces.append(socket.recv(timeout=0.04))
         return number_of(site, "frames_total") >= before + num_frames
 
     wait_until(more, "no frames are made")
@@ -107,6 +108,7 @@ def test_a_conversation_is_a_growing_mp4_and_has_the_machine_for_itself(
             assert b"Waiting until nobody talks" in line.recv(2**14)
             socket.send(json.dumps({"interrupt": True}))
             socket.send(json.dumps({"prompt": "a green room"}))
+            socket.send(json.dumps({"say": "Hello."}))
             data += watch(site, socket, 36)
             socket.close()
             wait_until(lambda: list((site.root / "jobs").iterdir()), "the video waits on")
@@ -121,6 +123,9 @@ def test_a_conversation_is_a_growing_mp4_and_has_the_machine_for_itself(
     }
     assert ends["video"] > 1
     assert abs(ends["video"] - ends["audio"]) < 0.3  # an AAC frame is on its way
+    with av.open(io.BytesIO(data)) as video:
+        loud = [float(abs(f.to_ndarray()).max()) for f in video.decode(audio=0)]
+    assert max(loud) > 0.1, "silence was sent, and the text is heard"
     assert number_of(site, "refused_total") >= 2
     wait_until(lambda: number_of(site, "conversations") == 0, "the place is not left")
 
@@ -147,6 +152,9 @@ def test_what_a_client_may_not_send_is_one_clear_error(site: Site, me: tuple[str
         assert told[0] in (code, 0 if code == 1009 else code), (name, told)
         assert words in told[1], (name, told)
         assert "Traceback" not in told[1]
+    with talking(site, me, take(site, me)) as socket:
+        assert refusals(socket) == []
+        assert watch(site, socket, 17), "they end nothing"
     assert number_of(site, "failed_total") == 0
 
 

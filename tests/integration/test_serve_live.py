@@ -25,7 +25,7 @@ from avatar_v.web.visitors import BusyError, Visitor
 from page_attacks import EVIL
 from page_site import PATIENCE_S, wait_until
 from serving_site import Answer, Service, serving
-from talk_attacks import ATTACKS, PACKET, end_of
+from talk_attacks import ATTACKS, PACKET, end_of, refusals
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def clients(
 
 def form(site: Service, **changes: object) -> dict[str, object]:
     me = site.send(site.root.parent / "me.png")
-    return {"reference": me, "consent": True, "face_crop": False, **changes}
+    return {"reference": me, "consent": True, "face_crop": False, "voice": "drawn:3", **changes}
 
 
 def take(site: Service) -> str:
@@ -143,6 +143,7 @@ def test_attacks_on_conversations(clients: tuple[Service, Service]) -> None:
     wait_for_none(acme)
     with talking(acme, take(acme)) as socket:  # random bytes are only noise
         socket.send(bytes(range(256)) * 128)
+        through += refusals(socket)
         assert first_piece(socket)
     wait_for_none(acme)
     assert through == []
@@ -163,6 +164,8 @@ def places(acme: Service, guest: Service, nobody: Service) -> Iterator[tuple[str
         "large pictures": {"size": "4096x4096"},
         "a policy": {"policy": "/dev/null"},
         "a rate": {"audio_rate_hz": 1000},
+        "a voice of a folder": {"voice": "/etc"},
+        "a voice of no number": {"voice": "drawn:x"},
         "NaN": {"gain_db": float("nan")},
     }.items():
         yield name, acme.ask("POST", "/v1/live", {**mine, **change}), 422

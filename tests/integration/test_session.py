@@ -2,16 +2,21 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.engines.drawn_voice import DrawnVoice
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.session import LiveFrames, LiveSession, measure_rate
+from avatar_v.media.sound import measure_level
 from avatar_v.request.request import LIVE, Request
 from avatar_v.safety.moderation import RefusedError
+from avatar_v.safety.sound_detect import detect_sound
 
 BLOCK_S = 12 / 25  # new frames of a chunk of 5 latents
 
@@ -63,7 +68,8 @@ def test_packets_give_the_frames_of_the_live_sound_with_their_times(
 def test_the_person_lives_on_in_silence_and_falls_silent_when_interrupted(
     pipe: AvatarPipeline, request_: Request
 ) -> None:
-    """By the clock of the machine; ten seconds of speech are pushed at once."""
+    """By the clock of the machine; ten seconds of speech are pushed at once, or said as a text, and
+    interrupted by a word or by speech."""
     parts: list[LiveFrames] = []
     with LiveSession(pipe, live(request_)) as session:
 
@@ -75,17 +81,103 @@ def test_the_person_lives_on_in_silence_and_falls_silent_when_interrupted(
         until(1)
         assert not sound(parts).any()
         assert frames(parts).float().std(0).max() > 0  # it moves
-        parts.extend(session.push(torch.full((160_000,), 0.1)))
-        while not parts[-1].sound.any():
+        for num in range(2):
+            if num == 0:
+                parts.extend(session.push(torch.full((160_000,), 0.1)))
+            else:
+                said = session.say(f"{TEXT} " * 3)
+            while not parts[-1].sound.abs().max() > 0.05:
+                until(len(parts) + 1)
+            if num == 0:
+                session.interrupt()
+            else:
+                session.hear(torch.full((1_600,), 0.5))
+            parts.extend(session.push(torch.zeros(0)))
+            num_shown = len(sound(parts))
+            until(len(parts) + 3)
             until(len(parts) + 1)
-        num_shown = len(sound(parts))
-        session.interrupt()
-        until(len(parts) + 3)
-        until(len(parts) + 1)
-    behind = sound(parts)[num_shown:]
-    assert not behind[round((2 * BLOCK_S + 0.04) * 16_000) :].any()
-    assert session.counts.interrupted_s > 8
+            behind = sound(parts)[num_shown:]
+            assert not behind[round((2 * BLOCK_S + 0.14) * 16_000) :].any()
+    assert (sound(parts) == 0.5).sum() == 1_600, "which is heard"
+    assert isinstance(said.exception(60), CancelledError)
+    assert session.counts.interrupted_s > 12
     assert num_threads() == 0
+
+
+TEXT = "Hello, the old teacher opened a window. Is it a brown apple? Yes!"
+
+
+def test_texts_are_said_one_behind_the_other(pipe: AvatarPipeline, request_: Request) -> None:
+    """In the voice of the request, at -23 LUFS within the unit that live programmes may be off,
+    with the mark."""
+    request, raw = live(request_, voice="drawn:3", watermark=True), []
+    with LiveSession(pipe, request, clock=None) as session:
+        futures = [session.say(TEXT), session.say("Now we walked home.")]
+        session.push(torch.zeros(0))
+        parts = session.finish()
+    for text, future in zip((TEXT, "Now we walked home."), futures, strict=True):
+        raw.append(DrawnVoice(3).speak(text, seed=request.sampling.seed))
+        assert future.result() == len(raw[-1]) / 16_000
+    spoken, expected = sound(parts), torch.cat(raw)
+    assert len(spoken) == len(expected) == 640 * len(frames(parts))
+    for whole, piece in zip(expected.split(8_000), spoken.split(8_000), strict=True):
+        assert torch.corrcoef(torch.stack([whole, piece]))[0, 1] > 0.98  # steps of 1 dB, the mark
+    assert measure_level(spoken).lufs == pytest.approx(-23, abs=1)
+    found = detect_sound([spoken])
+    assert found is not None
+    assert found.is_marked
+
+
+def test_a_text_that_cannot_be_said_ends_nothing(
+    pipe: AvatarPipeline, request_: Request, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("words: [window]")
+    with LiveSession(pipe, live(request_, policy=str(policy)), clock=None) as session:
+        for text, words in {
+            " … ": "has no words",
+            "yes " * 501: "at most 2,000 characters, got 2,004",
+            "We are 10.": "English words, and not '10'",
+            "yes\0no": r"no control characters, got '\\x00'",
+            "yes \ud800": r"got '\\ud800'",
+            "A window.": "is refused: it has 'window'",
+        }.items():
+            with pytest.raises(ValueError, match=words):
+                session.say(text)
+        said = [session.say(text) for text in ["One two three four. " * 12] + 15 * ["Yes."]]
+        with pytest.raises(ValueError, match="16 texts wait to be said already"):
+            session.say("Yes.")
+        session.interrupt()
+        assert all(isinstance(future.exception(60), CancelledError) for future in said)
+        last = session.say("Hello.")
+        session.push(torch.zeros(0))
+        assert len(sound(session.finish())) / 16_000 == last.result() > 0.5
+    with pytest.raises(ValueError, match="the conversation has ended"):
+        session.say("Yes.")
+    with pytest.raises(ValueError, match="no voice 'nobody'"):
+        pipe.session(reference=request_.person.reference, face_crop=False, voice="nobody")
+    with pytest.raises(ValueError, match="--voice drawn:3 says a --script, and this request has"):
+        pipe(reference=request_.person.reference, audio=iter([torch.zeros(1)]), voice="drawn:3")
+
+
+def test_a_voice_that_fails_tells_it_and_the_next_text_is_said(
+    pipe: AvatarPipeline, request_: Request
+) -> None:
+    class Silent:
+        def speak(self, text: str, *, seed: int) -> Tensor:
+            return torch.cat(list(self.pieces(text, seed=seed)))
+
+        def pieces(self, text: str, *, seed: int) -> Iterator[Tensor]:
+            if text == "No.":
+                raise ValueError("the model says nothing of 'No.'")
+            yield torch.full((1_600,), 0.1)
+
+    with LiveSession(pipe, live(request_), clock=None, voice=Silent()) as session:
+        bad, good = session.say("No."), session.say("Yes.")
+        session.push(torch.zeros(0))
+        assert sound(session.finish()).any()
+    assert str(bad.exception()) == "the model says nothing of 'No.'"
+    assert good.result() == 0.1
 
 
 def test_other_words_count_from_the_next_block_on(
@@ -107,10 +199,10 @@ def test_other_words_count_from_the_next_block_on(
     with pytest.raises(ValueError, match="a prompt may have 256 bytes"):
         session.change_prompt("x" * 300)
 
-    def refuse(prompt: str) -> None:
-        raise RefusedError("--prompt is refused")
+    def refuse(texts: dict[str, str]) -> None:
+        raise RefusedError(f"{list(texts)} is refused")
 
-    monkeypatch.setattr(session._run, "check_prompt", refuse)
+    monkeypatch.setattr(session._run, "check_texts", refuse)
     with pytest.raises(RefusedError):
         session.change_prompt("a rude word")
 

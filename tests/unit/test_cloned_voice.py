@@ -25,7 +25,7 @@ from avatar_v.inputs.voice_recording import record_voice
 from avatar_v.media import reading
 from avatar_v.media.writer import write_wav
 from avatar_v.request.checks import check_request
-from avatar_v.request.request import Request
+from avatar_v.request.request import LIVE, Request
 from avatar_v.safety import statement
 from avatar_v.safety.consent import FILMED, SUFFIX, VERSION, Consent, save_consent
 from avatar_v.types import SAMPLE_RATE_HZ
@@ -83,7 +83,7 @@ def test_each_family_continues_a_prompt(
 
 def test_a_text_is_said_in_pieces_of_whole_sentences() -> None:
     text = "One. Two? " + "a" * (MOST_LETTERS - 5) + " b c d.\n\n…\n\nThree!"
-    assert split_pieces(text) == ["One. Two?", "a" * (MOST_LETTERS - 5) + " b c", "d. … Three!"]
+    assert split_pieces(text) == ["One.", "Two?", "a" * (MOST_LETTERS - 5) + " b c", "d. … Three!"]
 
 
 def test_a_voice_says_a_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +96,10 @@ def test_a_voice_says_a_script(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (said.engine, said.voice) == ("ClonedVoice", voice)
     assert len(sound) > SAMPLE_RATE_HZ / 2
     monkeypatch.setattr("avatar_v.engines.cloned_voice.MOST_LETTERS", 6)
-    pieces = list(ClonedVoice(voice).pieces("No. Bye!", seed=0))
+    cloned = ClonedVoice(voice)
+    pieces = list(cloned.pieces("No. Bye!", seed=0))
     assert len(pieces) == 2, "each is there before the next is made"
+    assert torch.equal(torch.cat(pieces), cloned.speak("No. Bye!", seed=0))
 
 
 def test_a_voice_file_is_of_its_model_alone(folder: Path, tmp_path: Path) -> None:
@@ -213,10 +215,10 @@ def test_a_voice_is_of_who_has_agreed(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             record_voice(folder / "263.wav", **how, consent=records)
 
-    def asked(*consent: str) -> tuple[list[str], tuple[str, ...]]:
+    def asked(*consent: str, audio: str | None = None) -> tuple[list[str], tuple[str, ...]]:
         request = Request.of(
-            reference=str(folder / "263.wav"), script="yes", voice=str(folder / "me.voice"),
-            consent=consent,
+            reference=str(folder / "263.wav"), voice=str(folder / "me.voice"), consent=consent,
+            audio=audio, script=None if audio else "yes",
         )  # fmt: skip
         check_request(request)
         records, notes = request_records(request.person)
@@ -225,5 +227,6 @@ def test_a_voice_is_of_who_has_agreed(folder: Path, tmp_path: Path) -> None:
     assert asked(grace, nobody, ada) == (["Ada"], ())
     assert asked(nobody)[0] == ["Ida"]
     assert "whether its speaker has agreed was not compared" in asked(nobody)[1][0]
-    with pytest.raises(ValueError, match=r"the voice in it is of nobody who has agreed \(1 record"):
-        asked(grace)
+    for audio in (None, LIVE):  # a script, and the texts of a conversation
+        with pytest.raises(ValueError, match=r"in it is of nobody who has agreed \(1 record"):
+            asked(grace, audio=audio)

@@ -165,6 +165,69 @@ def test_sound_keeps_its_place_for_long_although_the_senders_clock_drifts(drift:
     assert feed.counts == FeedCounts()
 
 
+def test_a_text_is_said_in_its_time_until_somebody_speaks() -> None:
+    """Pauses and a click of the microphone are not heard meanwhile, its speech is from its
+    beginning; afterwards all of it is."""
+    clock = Clock()
+    feed = SoundFeed(clock=clock, most_wait_s=1.0)
+
+    def talked(level: float, num: int) -> Tensor:
+        """What is given while so many packets of 40 ms come."""
+        parts = []
+        for _ in range(num):
+            feed.push(torch.full((640,), level))
+            parts.append(heard(feed, clock, clock.now + 0.04))
+        return torch.cat(parts)
+
+    assert talked(0.01, 25).sum() == pytest.approx(0.01 * RATE, rel=0.1)
+    turn = feed.expect()
+    assert feed.say(torch.full((5 * RATE,), 0.5), turn)
+    feed.said(turn)
+    text = torch.cat([talked(0.01, 20), talked(0.9, 2), talked(0.01, 3)])
+    assert set(text.tolist()) <= {0.5, float(torch.tensor(0.01)), 0.0}
+    assert (text == 0.5).sum() == pytest.approx(1.2 * RATE, abs=900)
+    assert feed.counts.unheard_s == pytest.approx(1.0)
+    speech = talked(0.3, 5)
+    assert not feed.say(torch.ones(1), turn), "its turn is over"
+    speech = torch.cat([speech, talked(0.01, 20)])
+    assert (speech == torch.tensor(0.3)).sum() == 5 * 640
+    assert (speech == 0.5).sum() < 0.15 * RATE, "what was given, and while it was no click yet"
+    assert (speech == torch.tensor(0.01)).any()
+    assert feed.counts.interrupted_s == pytest.approx(5 - 1.3, abs=0.1)
+    turn = feed.expect()
+    feed.say(torch.full((RATE,), 0.5), turn)
+    feed.said(turn)
+    assert (talked(0.01, 60) == torch.tensor(0.01)).sum() > 0.8 * RATE, "it is heard again"
+
+
+def test_an_end_waits_for_texts_and_their_maker_for_room() -> None:
+    feed, taken = SoundFeed(clock=None), []
+    feed.push(ramp(0, 100))
+    turns = [feed.expect(), feed.expect()]
+    feed.end()
+    thread = threading.Thread(target=lambda: taken.extend(feed))
+    thread.start()
+    for i, turn in enumerate(turns):
+        assert feed.say(ramp(100 + 50 * i, 50), turn)
+        feed.said(turn)
+    thread.join(60)
+    assert torch.equal(torch.cat(taken), ramp(0, 200))
+    with pytest.raises(ValueError, match="the conversation has ended"):
+        feed.expect()
+    full, told = SoundFeed(clock=None), []
+    turn = full.expect()
+    assert full.say(torch.ones(11 * RATE), turn)
+    thread = threading.Thread(target=lambda: told.append(full.say(torch.ones(1), turn)))
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive(), "it waits for room"
+    assert isinstance(full.take(), Tensor)
+    thread.join(60)
+    full.interrupt()
+    assert told == [True]
+    assert not full.say(torch.ones(1), turn)
+
+
 def test_who_waits_for_sound_is_woken() -> None:
     feed, parts = SoundFeed(clock=None), []
     thread = threading.Thread(target=lambda: parts.extend(feed))

@@ -12,6 +12,7 @@ from avatar_v.engines import pronunciation
 from avatar_v.engines.checks import check_script
 from avatar_v.engines.drawn_voice import DrawnVoice
 from avatar_v.engines.script import MAX_SCRIPT, split_sentences
+from avatar_v.engines.stored_voice import StoredVoice
 from avatar_v.engines.voice import speak_script
 from avatar_v.media import reading
 from avatar_v.media.sound import resampled
@@ -75,6 +76,25 @@ def test_the_drawn_voice_says_each_phoneme_when_it_says_it_does() -> None:
             power[kinds.get(segment.phoneme, "voiced")].append(high)
     assert min(power["hiss"]) > 10 * max(power["voiced"])
     assert min(power["voiced"]) > max(power["pause"])
+
+
+def test_pieces_are_the_whole_speech_bit_for_bit(vits: Path) -> None:
+    """Whatever is drawn between them; where the drawn voice makes no pause, they are cut too."""
+    unbroken = "the old teacher opened a window and " * 4
+    for engine, text, num in (
+        (DrawnVoice(5), SCRIPT, 3), (DrawnVoice(), unbroken, 3), (StoredVoice(str(vits)), SCRIPT, 2)
+    ):  # fmt: skip
+        whole, before, pieces = engine.speak(text, seed=3), torch.get_rng_state(), []
+        for piece in engine.pieces(text, seed=3):
+            assert torch.equal(torch.get_rng_state(), before)
+            torch.rand(1)
+            before = torch.get_rng_state()
+            pieces.append(piece)
+        assert len(pieces) == num
+        assert max(map(len, pieces)) < 6 * SAMPLE_RATE_HZ
+        assert torch.equal(torch.cat(pieces), whole)
+        with pytest.raises(ValueError, match=r"not '7'|has no letter"):
+            engine.pieces("7 7", seed=0)  # before any is taken
 
 
 def test_a_seed_and_a_voice_decide_the_sound() -> None:

@@ -11,37 +11,52 @@ latency of a chunk is the time from the last sample it needs to its first frame;
 the jitter. A sound of one frame a frame can be followed at 25 frames/s and no faster: whether
 latency grows tells if it is, and the frames of a chunk over the time it keeps the stages busy tell
 by what margin.
+
+With ``--texts`` a voice speaks in place of a microphone: in a conversation by the clock each text
+is said when the one before has been shown. Its times count from the moment that it is handed over.
 """
 
 import argparse
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from avatar_v.base import checks
 from avatar_v.base.device import PRECISIONS
+from avatar_v.engines.voice import VoiceEngine, find_voice
+from avatar_v.engines.voices import DRAWN
 from avatar_v.generate.generator import look_ahead_latents
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.session import LiveSession
+from avatar_v.inputs.feed import QUIET
 from avatar_v.inputs.inputs import read_inputs
 from avatar_v.inputs.live import LiveSound
+from avatar_v.media.sound import measure_level
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.models.audio import frames_heard
 from avatar_v.models.base import hash_folder
 from avatar_v.request.request import LIVE, Request
 from avatar_v.request.resolve import num_steps_of, resolve_chunk_latents
 from avatar_v.sampling.chunks import Chunk, plan
-from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.weights.card import DEFAULT_WEIGHTS, weights_folder
+from avatar_v.world.clip import WorldClip
+from avatar_v.world.lexicon import sentence
+from avatar_v.world.splits import sentences
 from avatar_v_eval.cases import drawn_clips, rendered_video
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
 CLIP_FRAMES = 101
+POLL_S = 0.005
 PERCENTILES = (50, 95, 99)
 
 
@@ -99,24 +114,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--motion", type=float, help="motion guidance; 1 is none (default: the card's)")
     add("--precision", default="auto", choices=PRECISIONS, help="of the networks (%(default)s)")
     add("--reference-seconds", type=float, default=4.0, help="0: one picture")
+    add("--texts", type=int, default=0, help="said in a conversation by each voice, in place of it")
+    add("--voices", nargs="+", default=[DRAWN], metavar="NAME|FILE|DIR", help="of --texts")
 
 
 def measure(options: argparse.Namespace) -> Findings:
+    checks.count("--texts", options.texts, least=0, most=1000)
     pipeline = AvatarPipeline.from_pretrained(options.weights, precision=options.precision)
     if options.audio is None:
         options.audio = pipeline.card.guidance_audio
     if options.motion is None:
         options.motion = pipeline.card.guidance_motion
     options.steps = num_steps_of(options.steps, pipeline.card)
-    runs = [one_run(pipeline, options) for _ in range(options.repeats + 1)][1:]
+    if options.texts:
+        how = [
+            f"{options.texts} texts of two sentences in one conversation for each voice, after one "
+            "that warms up, beside the making of its frames; lowest and highest are those of texts",
+            "a voice is made in the processes of the frames, by the same cores",
+        ]
+        numbers = {k: n for v in options.voices for k, n in said_by(v, pipeline, options).items()}
+    else:
+        how = [
+            f"{options.repeats} runs of {options.seconds} s of speech at its own pace, after a run "
+            "of the same length that warms up; lowest and highest are those of the runs"
+        ]
+        runs = [one_run(pipeline, options) for _ in range(options.repeats + 1)][1:]
+        numbers = summarise_runs(runs)
     return Findings(
         "Live speed",
-        summarise_runs(runs),
+        numbers,
         recipe=pipeline.card.recipe,
         weights={"pipeline": hash_folder(weights_folder(options.weights))},
         notes=[
-            f"{options.repeats} runs of {options.seconds} s of speech at its own pace, after a run "
-            "of the same length that warms up; lowest and highest are those of the runs",
+            *how,
             f"{options.steps} steps, guidance audio {options.audio} motion {options.motion}, "
             f"{options.reference_seconds:g} s of reference video, "
             f"{'bf16' if pipeline.bf16 else 'fp32'}; frames are not encoded",
@@ -126,18 +156,14 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
-    """A session from its first sample to its last frame."""
-    (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES, size=pipeline.format.video.size)
-    num = options.seconds * FRAME_RATE_HZ
-    sound = clip.audio.repeat(-(-num // CLIP_FRAMES))[: num * SAMPLES_PER_FRAME]
-    spoken: list[float] = []
-    shown: list[float] = []
+@contextmanager
+def live_request(clip: WorldClip, options: argparse.Namespace) -> Iterator[Request]:
+    """The request of a conversation with the person of a clip, while its file is there."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "reference.mp4"
         with Mp4Writer(path, clip.audio) as writer:
             writer.write(rendered_video(clip))
-        request = Request.of(
+        yield Request.of(
             reference=str(path),
             audio=LIVE,
             num_steps=options.steps,
@@ -148,6 +174,16 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
             chunk_latents=options.chunk_latents,
             look_ahead=options.look_ahead,
         )
+
+
+def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
+    """A session from its first sample to its last frame."""
+    (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES, size=pipeline.format.video.size)
+    num = options.seconds * FRAME_RATE_HZ
+    sound = clip.audio.repeat(-(-num // CLIP_FRAMES))[: num * SAMPLES_PER_FRAME]
+    spoken: list[float] = []
+    shown: list[float] = []
+    with live_request(clip, options) as request:
         inputs = read_inputs(
             request, pipeline.input_spec(request), LiveSound(_paced(sound, spoken))
         )
@@ -158,6 +194,80 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
     chunks = plan(num, chunk_latents=length).chunks
     ahead = options.look_ahead + look_ahead_latents(pipeline.conditioner)
     return LiveRun(np.array(handed) - begin, np.array(shown) - begin, chunks, ahead)
+
+
+@dataclass
+class TimedVoice:
+    """A voice, and when it made its pieces."""
+
+    voice: VoiceEngine
+    begun: float = 0.0  # when the last text was handed over
+    first_s: float = 0.0  # from then to its first piece
+    made_s: float = 0.0  # that all its pieces took
+    spoken_s: float = 0.0  # that they last
+
+    def speak(self, text: str, *, seed: int) -> Tensor:
+        return torch.cat(list(self.pieces(text, seed=seed)))
+
+    def pieces(self, text: str, *, seed: int) -> Iterator[Tensor]:
+        self.begun, self.first_s, self.made_s, self.spoken_s = time.perf_counter(), 0.0, 0.0, 0.0
+        pieces = self.voice.pieces(text, seed=seed)
+        self.made_s = time.perf_counter() - self.begun
+
+        def timed() -> Iterator[Tensor]:
+            begin = time.perf_counter()
+            for piece in pieces:
+                now = time.perf_counter()
+                self.made_s += now - begin
+                self.first_s = self.first_s or now - self.begun
+                self.spoken_s += len(piece) / SAMPLE_RATE_HZ
+                yield piece
+                begin = time.perf_counter()
+
+        return timed()
+
+
+def said_by(voice: str, pipeline: AvatarPipeline, options: argparse.Namespace) -> dict[str, Number]:
+    """Numbers of ``options.texts`` texts in a conversation; one before them warms up."""
+    (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES, size=pipeline.format.video.size)
+    timed, heard = TimedVoice(find_voice(voice)), list[Tensor]()
+    times: dict[str, list[float]] = {"sound": [], "frame": [], "factor": []}
+    with (
+        live_request(clip, options) as request,
+        LiveSession(pipeline, request.changed(voice=voice), voice=timed) as session,
+    ):
+        while not session.push(torch.zeros(0)):  # the conversation is on its way
+            time.sleep(POLL_S)
+        for number, speech_id in enumerate(sentences("test", options.texts + 1)):
+            text = " ".join(f"{sentence(speech_id, i).text}." for i in range(2))
+            future, sounds = session.say(text), list[Tensor]()
+            while not future.done() or sum(map(len, sounds)) < timed.spoken_s * SAMPLE_RATE_HZ:
+                if future.done():
+                    future.result()
+                time.sleep(POLL_S)
+                for part in session.push(torch.zeros(0)):
+                    if not sounds and float(part.sound.abs().max()) > QUIET:
+                        times["frame"].append(time.perf_counter() - timed.begun)
+                    if len(times["frame"]) > number:
+                        sounds.append(part.sound)
+            times["sound"].append(timed.first_s)
+            times["factor"].append(timed.made_s / timed.spoken_s)
+            heard += sounds
+    name = Path(voice).stem
+    words = {
+        "sound": ("from a text to its first sound", "s"),
+        "frame": ("from a text to the first frame with its sound", "s"),
+        "factor": ("time to make its sound over the time it lasts", ""),
+    }
+    numbers = {
+        f"{key}_{name}": median_of_repeats(values[1:]).described(
+            f"live: {words[key][0]}: voice {name}", unit=words[key][1]
+        )
+        for key, values in times.items()
+    }
+    loudness = Number(measure_level(torch.cat(heard)).lufs, options.texts + 1)
+    label = f"live: loudness of all that was said: voice {name}"
+    return {**numbers, f"loudness_{name}": loudness.described(label, unit="LUFS")}
 
 
 def _paced(sound: Tensor, spoken: list[float]) -> Iterator[Tensor]:

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from avatar_v.app.uploads import is_plain_file
 from avatar_v.faces.face_track import TAKE_CENTRE
+from avatar_v.inputs.said import MOST_LETTERS
 from avatar_v.media import containers, reading
 from avatar_v.request.request import LIVE, Request
 
@@ -21,7 +22,7 @@ CONSENT = "This is my own face or a drawn one, or I have the person's permission
 NEW_SCENE = "Put the person into this scene, away from the clip's"
 SPEECH_TEXT = "The text"
 MAX_PROMPT = 500  # characters
-MAX_TEXT = 2000  # characters of what is to be said
+MAX_TEXT = MOST_LETTERS  # of what is to be said
 MAX_SEED = 2**32 - 1
 STEPS = (1, 64)
 GUIDANCE = (0.0, 6.0)

@@ -129,7 +129,8 @@ class JobRunner:
         """The request of a form, as `checked_request`, under the rules of this page."""
         consent = () if self._consent is None else (self._consent,)
         request = checked_request(form, self.limits, out)
-        return request.changed(consent=consent, policy=self._policy)
+        rules = {} if out is not None else {"voice": self.voice}  # says the texts of a conversation
+        return request.changed(consent=consent, policy=self._policy, **rules)
 
     @property
     def is_busy(self) -> bool:

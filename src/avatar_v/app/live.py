@@ -7,6 +7,7 @@ of the page (live_page.py) and of the API (serving/api.py).
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import threading
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from avatar_v.base.traces import span, traceparent
+from avatar_v.engines.voice import find_voice
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.session import LiveSession, measure_rate
 from avatar_v.media.outputs import FragmentStream
@@ -116,6 +118,7 @@ class Rooms:
         self.pipeline, self.most, self.metrics = pipeline, most, Metrics()
         self.talk_s, self.words, self._is_busy = talk_s, words, is_busy
         self.metrics.capacity.set(most or 0)
+        self._voice = functools.lru_cache(1)(find_voice)  # that of a page is of all its talks
         self.rate: float | None = None  # seconds of video a second, as measured
         self.is_draining = False
         self._taken: dict[str, Conversation] = {}
@@ -162,7 +165,8 @@ class Rooms:
                 held.pieces.give(data)
 
             beside = (FragmentStream("the client", give),)
-            how = {"most_wait_s": MOST_WAIT_S, "beside": beside}
+            voice = self._voice(request.person.voice, request.person.engine)
+            how = {"most_wait_s": MOST_WAIT_S, "beside": beside, "voice": voice}
             held.session = LiveSession(self.pipeline, request, **how)
             held.since = time.monotonic()
         except BaseException:

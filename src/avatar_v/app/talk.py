@@ -1,17 +1,19 @@
 """A conversation over a WebSocket: sound comes in and video goes out.
 
-In: binary messages of 16-bit little-endian samples, mono at 16 kHz; as text ``{"interrupt": true}``
-or ``{"prompt": "…"}``. Out: pieces of a fragmented mp4 in binary messages, which together are one
-file; as text ``{"error": "…"}`` before the end by a fault, and ``{"ending_s": 30}`` where the
-server is about to end. WebSocket and Media Source Extensions carry it, not WebRTC: one connection
-through the page's own port, guard and cookie, no second encoder, no server for addresses, and sound
-that is late, but never lost.
+In: binary messages of 16-bit little-endian samples, mono at 16 kHz; as text
+``{"interrupt": true}``, ``{"prompt": "…"}`` or ``{"say": "…"}``. Out: pieces of a fragmented mp4 in
+binary messages, which together are one file; as text ``{"refused": "…"}`` for words that are not
+said, ``{"error": "…"}`` before the end by a fault, and ``{"ending_s": 30}`` where the server is
+about to end. WebSocket and Media Source Extensions carry it, not WebRTC: one connection through the
+page's own port, guard and cookie, no second encoder, no server for addresses, and sound that is
+late, but never lost.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
+from concurrent.futures import CancelledError
 
 import numpy as np
 from fastapi import WebSocket, WebSocketDisconnect
@@ -29,6 +31,7 @@ FORM = (
     "sound is sent as binary messages of 16-bit little-endian samples, mono at "
     f"{SAMPLE_RATE_HZ} Hz, at most {MAX_MESSAGE} bytes each"
 )
+BROKEN = "Something went wrong in the program; its terminal says what."
 FAULT, POLICY_CODE, OVER = 1011, 1008, 1000  # of RFC 6455
 
 
@@ -38,6 +41,7 @@ class Command(BaseModel):
     model_config = ConfigDict(extra="forbid")
     interrupt: StrictBool = False
     prompt: StrictStr | None = Field(None, max_length=MAX_PROMPT)
+    say: StrictStr | None = None  # a wrong one ends nothing, so no length is asked for here
 
 
 class RefusedMessageError(Exception):
@@ -77,7 +81,7 @@ async def _talk(socket: WebSocket, held: Conversation, rooms: Rooms, threads: Jo
         rooms.metrics.failed.inc()
     elif fault is not None:
         LOG.error("a conversation failed", exc_info=fault)
-        words, code = "Something went wrong in the program; its terminal says what.", FAULT
+        words, code = BROKEN, FAULT
         rooms.metrics.failed.inc()
     elif not done:
         words = f"A conversation lasts {most_s:g} s at most; begin another one"
@@ -114,7 +118,7 @@ async def _obey(held: Conversation, text: str, rooms: Rooms) -> None:
     try:
         command = Command.model_validate_json(text)
     except ValidationError:
-        known = 'a text is {"interrupt": true} or {"prompt": "…"}'
+        known = 'a text is {"interrupt": true}, {"prompt": "…"} or {"say": "…"}'
         raise RefusedMessageError(f"A message is not known: {known}, and {FORM}") from None
     if command.interrupt:
         held.session.interrupt()
@@ -123,6 +127,29 @@ async def _obey(held: Conversation, text: str, rooms: Rooms) -> None:
             await asyncio.to_thread(held.session.change_prompt, command.prompt)
         except ValueError as error:
             raise RefusedMessageError(rooms.words(str(error))) from None
+    if command.say is not None:
+        await _say(held, command.say, rooms)
+
+
+async def _say(held: Conversation, text: str, rooms: Rooms) -> None:
+    """Have a text said; what is wrong with it is told, and the conversation goes on."""
+    assert held.session is not None
+    assert held.pieces is not None
+    pieces = held.pieces
+
+    def refuse(error: BaseException | None) -> None:
+        if isinstance(error, (ValueError, OSError)):
+            pieces.say(json.dumps({"refused": rooms.words(str(error))}))
+        elif error is not None and not isinstance(error, CancelledError):
+            LOG.error("a text could not be said", exc_info=error)
+            pieces.say(json.dumps({"refused": BROKEN}))
+
+    try:
+        said = await asyncio.to_thread(held.session.say, text)
+    except ValueError as error:
+        refuse(error)
+    else:
+        said.add_done_callback(lambda said: said.cancelled() or refuse(said.exception()))
 
 
 async def _send(socket: WebSocket, held: Conversation) -> None:

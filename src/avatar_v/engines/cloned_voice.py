@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.base.seeds import derive
 from avatar_v.engines.cloning import load_engine
-from avatar_v.engines.stored_voice import PAUSE_S, SENTENCE
+from avatar_v.engines.stored_voice import PAUSE_S, SENTENCE, drawing
 from avatar_v.engines.voice_file import read_voice
 from avatar_v.media.sound import resampled
 from avatar_v.types import SAMPLE_RATE_HZ
@@ -43,8 +42,7 @@ class ClonedVoice:
         one of which the model says nothing."""
         pause = torch.zeros(round(PAUSE_S * SAMPLE_RATE_HZ))
         for number, part in enumerate(split_pieces(text)):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derive("cloned voice", seed, number))
+            with drawing("cloned voice", seed, number):
                 sound = self.model.say(part, self.prompt)
             if not len(sound) or not bool(torch.isfinite(sound).all()):
                 raise ValueError(f"--voice {self.voice}: the model says nothing of {part!r}; "
@@ -53,12 +51,12 @@ class ClonedVoice:
 
 
 def split_pieces(text: str) -> list[str]:
-    """The text in pieces of at most `MOST_LETTERS`: as many whole sentences as fit, and longer ones
-    between words."""
+    """The text in pieces of at most `MOST_LETTERS`: the first sentence, which is heard while others
+    are made, then as many whole ones as fit, and longer ones between words."""
     pieces: list[str] = []
     for sentence in SENTENCE.split(text.strip()):
         for part in textwrap.wrap(sentence, MOST_LETTERS):
-            if pieces and len(pieces[-1]) + 1 + len(part) <= MOST_LETTERS:
+            if len(pieces) > 1 and len(pieces[-1]) + 1 + len(part) <= MOST_LETTERS:
                 pieces[-1] += " " + part
             else:
                 pieces.append(part)

@@ -4,12 +4,14 @@ It is the sound that the weights that ship were trained on, in a voice of nobody
 It copies no voice.
 """
 
+from collections.abc import Iterator
+
 from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base.seeds import derive
 from avatar_v.engines.script import split_sentences
-from avatar_v.world.speech import Speech, say_sentences
+from avatar_v.world.speech import Speech, say_pieces, say_sentences
 from avatar_v.world.style import HABIT_RANGES, STYLE_NAMES, Habits
 from avatar_v.world.voice import Voice, sample_voice
 
@@ -36,6 +38,10 @@ class DrawnVoice:
     def speak(self, text: str, *, seed: int) -> Float[Tensor, " s"]:
         """ValueError as `split_sentences`; ``seed`` decides what varies from take to take."""
         return self.speech(text, seed=seed).audio
+
+    def pieces(self, text: str, *, seed: int) -> Iterator[Float[Tensor, " s"]]:
+        """The same, bit for bit, from pause to pause."""
+        return say_pieces(split_sentences(text), self.voice, plain_style(), derive("script", seed))
 
     def speech(self, text: str, *, seed: int) -> Speech:
         """The same with the time of each phoneme."""

@@ -41,15 +41,13 @@ def read_words(words: str) -> str:
     return read_script(words).strip() if words.endswith(FILE) else words
 
 
-def checked_text(text: str, *, where: str = "--script") -> str:
-    """The text. ValueError for one without a letter or digit, and for more than `MAX_SCRIPT`
+def checked_text(text: str, *, where: str = "--script", most: int = MAX_SCRIPT) -> str:
+    """The text. ValueError for one without a letter or digit, and for more than ``most``
     characters."""
     if not any(sign.isalnum() for sign in text):
         raise ValueError(f"{where}: the script has no words")
-    if len(text) > MAX_SCRIPT:
-        raise ValueError(
-            f"{where}: a script has at most {MAX_SCRIPT:,} characters, got {len(text):,}"
-        )
+    if len(text) > most:
+        raise ValueError(f"{where}: a script has at most {most:,} characters, got {len(text):,}")
     return text
 
 

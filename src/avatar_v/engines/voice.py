@@ -5,6 +5,7 @@ Avatar V §2.3. The engine knows nothing of video: its sound is an input like a 
 seed decides everything: the same script, voice, seed and machine give the same bytes.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -27,7 +28,12 @@ class VoiceEngine(Protocol):
     """What says a text."""
 
     def speak(self, text: str, *, seed: int) -> Float[Tensor, " s"]:
-        """Speech at 16 kHz, at any level. ValueError for a text that it cannot say."""
+        """Speech at 16 kHz, at any level: all `pieces`. ValueError for what it cannot say."""
+        ...
+
+    def pieces(self, text: str, *, seed: int) -> Iterator[Float[Tensor, " s"]]:
+        """The same while it is made, cut where nobody hears it. ValueError here for a text that it
+        cannot say, as far as that is known before it is said; else where the piece is taken."""
         ...
 
 

@@ -17,6 +17,7 @@ from avatar_v.generate.run import run
 from avatar_v.generate.session import LiveSession
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.live import Block, LiveSound
+from avatar_v.request.checks import check_voice_speaks
 from avatar_v.request.request import LIVE, Request, Weights
 from avatar_v.weights.card import DEFAULT_WEIGHTS
 
@@ -59,8 +60,9 @@ class AvatarPipeline(LoadedPipeline):
     def session(
         self, *, reference: str | Path, most_wait_s: float | None = None, **options: Any
     ) -> LiveSession:
-        """A conversation: ``session.push(samples)`` gives frames (session.py). ``most_wait_s`` is
-        for a microphone, whose sound must not wait; ``options`` as of a call."""
+        """A conversation: ``session.push(samples)`` gives frames, and ``session.say(text)`` has the
+        ``voice`` speak (session.py). ``most_wait_s`` is for a microphone, whose sound must not
+        wait; ``options`` as of a call."""
         request = Request.of(reference=str(reference), audio=LIVE, **options)
         session = LiveSession(self, request, most_wait_s=most_wait_s)
         for text in session.warnings:
@@ -96,6 +98,7 @@ class AvatarPipeline(LoadedPipeline):
             also=tuple(map(str, also)),
             **options,
         )
+        check_voice_speaks(request.person)
         making = run(request, self, sound=sound)
         for text in making.inputs.warnings:
             warnings.warn(text, stacklevel=2)

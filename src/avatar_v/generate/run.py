@@ -7,7 +7,7 @@ that leaves a request passes through here.
 
 import dataclasses
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -270,10 +270,10 @@ class Run:
                 assert first is not None
                 self._record(pipeline, begin, loaded, first, 0 if kept is None else kept.num_found)
 
-    def check_prompt(self, prompt: str) -> None:
-        """RefusedError for words that the request's policy refuses."""
+    def check_texts(self, texts: Mapping[str, str]) -> None:
+        """RefusedError for the first text, by its name, that the request's policy refuses."""
         if self._moderator is not None:
-            self._moderator.check_texts({"--prompt": prompt})
+            self._moderator.check_texts(texts)
 
     def _keeping(self) -> AbstractContextManager[ChunkCheckpoint | None]:
         source = self._source

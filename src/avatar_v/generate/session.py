@@ -2,13 +2,15 @@
 
 A `LiveSession` is one live request (run.py) whose sound is a feed (inputs/feed.py): consent,
 policy, watermark and sampling are those of every request. Its frames follow each other without a
-gap, 25 a second; the sound of each comes with it. Connections are not known here (app/live.py).
+gap, 25 a second; the sound of each comes with it. Texts are said between, by the voice of the
+request (inputs/said.py). Connections are not known here (app/live.py).
 """
 
 import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,11 +20,14 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.engines.voice import VoiceEngine, find_voice
+from avatar_v.engines.voices import DRAWN
 from avatar_v.generate.generator import inference
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.run import check_listens, run
 from avatar_v.inputs.feed import FeedCounts, SoundFeed, checked_packet
 from avatar_v.inputs.live import LiveSound
+from avatar_v.inputs.said import Speaker, checked_said
 from avatar_v.request.request import LIVE, Request
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, num_frames
@@ -49,7 +54,8 @@ class LiveSession:
     ``push`` never waits; a thread makes the frames. Or one thread pushes and interrupts, and
     another iterates, which makes the frames there: not both. ValueError for a request that cannot
     be carried out, before anything is made. ``clock`` and ``most_wait_s`` are those of `SoundFeed`;
-    ``beside`` are outputs that take the frames, too.
+    ``beside`` are outputs that take the frames, too; ``voice`` is the request's, where it is loaded
+    already.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class LiveSession:
         clock: Callable[[], float] | None = time.monotonic,
         most_wait_s: float | None = None,
         beside: "Sequence[avatar_v.media.files.Output]" = (),
+        voice: VoiceEngine | None = None,
     ) -> None:
         if pipeline.ranks is not None:
             raise ValueError("a conversation is made by one process: load with devices=1")
@@ -68,6 +75,9 @@ class LiveSession:
         request = request.changed(audio=LIVE)
         self._run = run(request, pipeline, sound=self._sound, beside=beside, keep=False)
         self.warnings = self._run.inputs.warnings
+        if voice is None:
+            voice = find_voice(request.person.voice, request.person.engine)
+        self._speaker = Speaker(voice, self._feed, request.sampling.seed)
         self._ready: queue.Queue[LiveFrames | None] = queue.Queue(MOST_READY)
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -122,9 +132,18 @@ class LiveSession:
             raise self._error
         return taken
 
+    def say(self, text: str) -> "Future[float]":
+        """Have the request's voice say a text, behind all that waits; at once. Speech that is
+        pushed meanwhile interrupts it, as `interrupt` does. The result is told when all its sound
+        is made: its seconds; or CancelledError where it was interrupted, ValueError where the voice
+        makes nothing of it. ValueError here for a text that is none, that the policy refuses, or
+        that the voice cannot say; the conversation goes on."""
+        self._run.check_texts({"--script": checked_said(text)})
+        return self._speaker.say(text)
+
     def interrupt(self) -> None:
-        """Drop the sound that waits to be spoken. Of that which has been given to the networks,
-        less than two blocks of frames are still to come."""
+        """Drop the sound that waits to be spoken, and all texts. Of that which has been given to
+        the networks, less than two blocks of frames are still to come."""
         self._feed.interrupt()
 
     def change_prompt(self, prompt: str) -> None:
@@ -132,7 +151,7 @@ class LiveSession:
         the policy or the text encoder refuses, and with a refiner, which keeps the old ones."""
         if self._pipeline.refiner is not None:
             raise ValueError("a refiner keeps its prompt: begin another conversation")
-        self._run.check_prompt(prompt)
+        self._run.check_texts({"--prompt": prompt})
         with inference(self._pipeline.device, bf16=False):
             self._pipeline.conditioner.encode_text([prompt])
         self._sound.prompt = prompt
@@ -156,6 +175,7 @@ class LiveSession:
         """End it now; frames that were not taken are dropped, and no thread is left."""
         self._closed.set()
         self._feed.stop()
+        self._speaker.close()
         if self._thread is not None:
             while self._thread.is_alive():
                 while not self._ready.empty():
@@ -189,7 +209,8 @@ class LiveSession:
 
 def measure_rate(pipeline: LoadedPipeline, request: Request, num_blocks: int = 4) -> float:
     """Seconds of video that ``pipeline`` makes of this request in a second, once it has begun: so
-    many conversations it can hold at the same time."""
+    many conversations it can hold at the same time. Its voice says nothing."""
+    request = request.changed(voice=DRAWN, engine=None)
     with LiveSession(pipeline, request, clock=None) as session:
         length = session.chunk_latents
         first, num = num_frames(length), num_frames(length + num_blocks * (length - OVERLAP))

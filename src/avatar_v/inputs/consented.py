@@ -28,11 +28,12 @@ Records = tuple[StoredConsent, ...]
 
 def request_records(person: PersonOptions) -> tuple[Records, tuple[str, ...]]:
     """The records of a request, of those alone that agree with a recorded voice that says its
-    script, and a note where that cannot be told. ValueError where none does, before it speaks."""
+    script, or the texts of a conversation, and a note where that cannot be told. ValueError where
+    none does, before it speaks."""
     if not person.consent:
         return (), ()
     records = read_consents(person.consent)
-    if person.script is None or not is_voice_file(person.voice):
+    if not is_voice_file(person.voice):
         return records, ()
     recorded = read_voice(person.voice)
     vector, critic_hash = recorded.vector, recorded.about.critic_hash

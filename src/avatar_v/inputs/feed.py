@@ -3,7 +3,8 @@
 A `SoundFeed` stands between whoever pushes packets, of any size and at any time, and
 live.LiveSound, which takes what is due by a clock. Silence takes the place of what is late, lost,
 faulty or not there, so the person keeps moving, and the time of the sound keeps to the clock: where
-the sender's clock is faster or slower, pauses become shorter or longer. Nothing of a video is known
+the sender's clock is faster or slower, pauses become shorter or longer. The sound of texts
+(said.py) comes in beside the packets, and ends where somebody speaks. Nothing of a video is known
 here (generate/session.py).
 """
 
@@ -39,6 +40,10 @@ WINDOW_S = 5.0
 """Of packets' times, of which the latest decides: jitter is not drift."""
 QUIET = 0.02
 """Below it, of 1, a frame is a pause: -34 dB."""
+BARGE_S = 0.1
+"""So long packets follow each other above it until they end a text: a click does not."""
+AHEAD_S = 10.0
+"""Of the sound of texts that waits; whoever makes it waits then."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ class FeedCounts:
     late_s: float = 0.0  # came twice, or after what follows it: dropped
     lost_s: float = 0.0  # missing in the sender's numbers: silence
     dropped_s: float = 0.0  # too much waited: the oldest was dropped
-    interrupted_s: float = 0.0  # dropped by `SoundFeed.interrupt`
+    interrupted_s: float = 0.0  # dropped by `SoundFeed.interrupt`, or by packets within a text
+    unheard_s: float = 0.0  # pauses and clicks in packets while a text was said: dropped
     skipped_s: float = 0.0  # time left out, since the video is made more slowly than it plays
 
 
@@ -67,7 +73,7 @@ def checked_packet(samples: Tensor | np.ndarray) -> Float[Tensor, " s"]:
 
 
 class SoundFeed:
-    """``push`` from one thread, and iterate in another.
+    """``push`` from one thread, `say` from a second, and iterate in another.
 
     ``clock`` gives seconds that never go back; None: the sound itself is the clock, and everything
     is given as soon as it is there. ``most_wait_s`` is for a microphone, whose sound must not wait:
@@ -90,12 +96,18 @@ class SoundFeed:
         self._lows: deque[tuple[float, float]] = deque()  # when, and how far ahead of the clock
         self._since = 0.0  # when they begin
         self._ended = self._stopped = False
+        self._turn = 0  # of texts: an interruption begins another
+        self._num_expected = 0  # texts of this turn whose sound is not all here
+        self._num_said = 0  # samples of them, behind all others that wait
+        self._is_saying = False  # such samples were given last
+        self._knocks: list[Tensor] = []  # packets that may be the beginning of speech
 
     def push(self, samples: Tensor | np.ndarray, at: int | None = None) -> None:
         """Hand over a packet "s", 16 kHz mono in [-1, 1]. ``at`` is the number of its first sample,
         as its sender counts: it tells what was lost. One with NaN is silent and counted: a fault of
-        a device for a moment is no reason to end a conversation. ValueError for anything but float
-        samples in a row, and for more than waits at most."""
+        a device for a moment is no reason to end a conversation. While a text is said, speech in
+        the packets interrupts it, and all else in them is dropped. ValueError for anything but
+        float samples in a row, and for more than waits at most."""
         samples = checked_packet(samples)
         with self._changed:
             if self._most_wait_s is None and self._num_waiting > MOST_WAIT_S * SAMPLE_RATE_HZ:
@@ -106,10 +118,11 @@ class SoundFeed:
             if at is not None:
                 samples = self._placed(samples, at)
             self._silence = 0
-            self._append(samples)
+            self._append(self._heard(samples))
             if self._most_wait_s is not None:
-                over = self._num_waiting - round(self._most_wait_s * SAMPLE_RATE_HZ)
-                self._count(dropped_s=len(self._pop(max(0, over))) / SAMPLE_RATE_HZ)
+                most = round(self._most_wait_s * SAMPLE_RATE_HZ)
+                over = max(0, self._num_waiting - self._num_said - most)
+                self._count(dropped_s=len(self._pop(over)) / SAMPLE_RATE_HZ)
             self._changed.notify_all()
 
     def interrupt(self) -> None:
@@ -117,6 +130,42 @@ class SoundFeed:
         with self._changed:
             self._count(interrupted_s=len(self._pop(self._num_waiting)) / SAMPLE_RATE_HZ)
             self._idle = True
+            self._turn, self._num_expected = self._turn + 1, 0
+            self._num_said, self._is_saying = 0, False
+            self._knocks.clear()
+            self._changed.notify_all()
+
+    @property
+    def is_saying(self) -> bool:
+        """Whether a text is said or waits."""
+        return self._num_expected > 0 or self._num_said > 0 or self._is_saying
+
+    def expect(self) -> int:
+        """A text is about to be said: an end waits for it. The turn that it belongs to."""
+        with self._changed:
+            if self._ended or self._stopped:
+                raise ValueError("the conversation has ended: no more texts are said")
+            self._num_expected += 1
+            return self._turn
+
+    def say(self, samples: Float[Tensor, " s"], turn: int) -> bool:
+        """Hand over the next sound of a text, behind all that waits, as soon as less than `AHEAD_S`
+        of such sound does. False, and it is dropped, where its turn is over."""
+        most = AHEAD_S * SAMPLE_RATE_HZ
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over(turn) or self._num_said < most)
+            if self._is_over(turn):
+                return False
+            self._append(samples)
+            self._num_said += len(samples)
+            self._changed.notify_all()
+            return True
+
+    def said(self, turn: int) -> None:
+        """All sound of one text of a turn is here."""
+        with self._changed:
+            if not self._is_over(turn):
+                self._num_expected -= 1
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -145,7 +194,7 @@ class SoundFeed:
     def take(self) -> Float[Tensor, " s"] | float | None:
         """The sound that is due; seconds until some may be, if nothing comes; None at the end."""
         with self._changed:
-            if self._stopped or (self._ended and self._num_waiting == 0):
+            if self._stopped or (self._ended and self._num_waiting == self._num_expected == 0):
                 return None
             if self._clock is None or self._ended:
                 return self._give(self._num_waiting) if self._num_waiting else math.inf
@@ -153,7 +202,8 @@ class SoundFeed:
             if self._num_waiting >= SAMPLES_PER_FRAME:
                 if ahead_s >= LEAD_S:
                     return ahead_s - LEAD_S + 1e-3
-                return self._steady(self._give(SAMPLES_PER_FRAME))
+                samples = self._give(SAMPLES_PER_FRAME)
+                return samples if self._is_saying else self._steady(samples)
             late_s = -ahead_s - SAMPLES_PER_FRAME / SAMPLE_RATE_HZ
             late_s -= IDLE_S if self._idle else PATIENCE_S
             if late_s < 0:
@@ -201,15 +251,41 @@ class SoundFeed:
         samples[: len(rest)] = rest
         num = SAMPLES_PER_FRAME - len(rest)
         self._given, self._silence, self._idle = self._given + num, self._silence + num, True
+        self._is_saying = False
         self._lows.clear()
         return samples
 
     def _give(self, num: int) -> Tensor:
         self._given, self._idle = self._given + num, False
+        num_said = max(0, num - (self._num_waiting - self._num_said))
+        self._is_saying = num_said > 0 and self._clock is not None
+        if num_said:
+            self._num_said -= num_said
+            self._lows.clear()  # its pace is not that of a microphone
+            self._changed.notify_all()
         return self._pop(num)
 
+    def _is_over(self, turn: int) -> bool:
+        return self._stopped or turn != self._turn
+
+    def _heard(self, samples: Tensor) -> Tensor:
+        """What is heard of a packet. While a text is said that is nothing, or the speech that ends
+        the text, from its beginning."""
+        is_loud = len(samples) > 0 and float(samples.abs().max()) >= QUIET
+        knocks = torch.cat([*self._knocks, samples])
+        if self.is_saying and is_loud and len(knocks) < BARGE_S * SAMPLE_RATE_HZ:
+            self._knocks.append(samples)
+            return torch.zeros(0)
+        self._knocks.clear()
+        if self.is_saying and not is_loud:
+            self._count(unheard_s=len(knocks) / SAMPLE_RATE_HZ)
+            return torch.zeros(0)
+        if self.is_saying:
+            self.interrupt()
+        return knocks
+
     def _placed(self, samples: Tensor, at: int) -> Tensor:
-        """A packet behind those before it: with silence for what is lost between, less what has
+        """A packet behind those before it: behind silence for what is lost between, less what has
         been given for it, and without what was there before."""
         gap = 0 if self._next is None else at - self._next
         if abs(gap) > MOST_GAP_S * SAMPLE_RATE_HZ:
@@ -217,7 +293,7 @@ class SoundFeed:
         self._next = max(at + len(samples), self._next or 0) if gap < 0 else at + len(samples)
         if gap > 0:
             self._count(lost_s=gap / SAMPLE_RATE_HZ)
-            self._append(torch.zeros(max(0, gap - self._silence)))
+            return torch.cat([torch.zeros(max(0, gap - self._silence)), samples])
         elif gap < 0:
             self._count(late_s=min(-gap, len(samples)) / SAMPLE_RATE_HZ)
         return samples[max(0, -gap) :]

@@ -12,6 +12,7 @@ from avatar_v.inputs.live import LiveSound, pcm_frames
 from avatar_v.media.delivered import Delivered, SoundFormat, delivered_format
 from avatar_v.media.pipes import PipeReader
 from avatar_v.media.sound import TemporarySound, high_passed, measure_level
+from avatar_v.request.checks import check_voice_speaks
 from avatar_v.request.record import SpokenTrack
 from avatar_v.request.request import PersonOptions
 from avatar_v.sampling.chunks import frames_of_audio
@@ -105,7 +106,8 @@ def whole_or_why(path: str | Path) -> tuple[str, ...]:
 
 
 def live_speech(person: PersonOptions) -> LiveSound:
-    """The samples that come on stdin. ValueError for a terminal."""
+    """The samples that come on stdin. ValueError for a terminal, and for a voice."""
+    check_voice_speaks(person)
     if sys.stdin.isatty():
         raise ValueError("--audio - reads 16-bit PCM from stdin; pipe a sound into it")
     pipe = PipeReader(sys.stdin.fileno(), patience_s=person.audio_patience_s)

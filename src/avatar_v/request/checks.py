@@ -9,7 +9,7 @@ import os
 from avatar_v.base.options import option_flag
 from avatar_v.base.stored import accepted_fields, converted, shown
 from avatar_v.base.video_format import VideoFormat
-from avatar_v.engines.checks import check_script, check_text_model
+from avatar_v.engines.checks import check_script, check_text_model, check_voice
 from avatar_v.engines.voices import DRAWN
 from avatar_v.media.kinds import output_kind
 from avatar_v.request.output_files import check_output
@@ -60,10 +60,8 @@ def check_settings(request: Request) -> None:
         raise ValueError("--audio is a speech, and --script has one made: pass one")
     if person.audio_track is not None and person.audio in (None, LIVE):
         raise ValueError("--audio-track is one of a file: pass the file as --audio")
-    if person.voice != DRAWN and person.script is None:
-        raise ValueError(f"--voice {person.voice} says a --script, and this request has none")
-    if person.engine is not None and person.script is None:
-        raise ValueError(f"--engine {person.engine} says a --script, and this request has none")
+    if person.audio != LIVE:
+        check_voice_speaks(person)
     if person.from_prompt and person.image is not None:
         raise ValueError("--from-prompt makes the first frame, and --image gives it: pass one")
     if is_person_file(person.reference):
@@ -73,6 +71,14 @@ def check_settings(request: Request) -> None:
     if request.output.policy is not None:
         read_policy(request.output.policy)
     check_marks(request.output)
+
+
+def check_voice_speaks(person: PersonOptions) -> None:
+    """ValueError for a voice without a script, which only a conversation has (`LIVE`)."""
+    if person.voice != DRAWN and person.script is None:
+        raise ValueError(f"--voice {person.voice} says a --script, and this request has none")
+    if person.engine is not None and person.script is None:
+        raise ValueError(f"--engine {person.engine} says a --script, and this request has none")
 
 
 def check_marks(output: OutputOptions) -> None:
@@ -96,6 +102,8 @@ def check_files(person: PersonOptions) -> None:
 
     if person.script is not None:
         check_script(person.script, person.voice, person.engine)
+    elif person.audio == LIVE:
+        check_voice(person.voice, person.engine)
     sound = () if person.audio == LIVE else (person.audio,)
     for path in (person.reference, *person.also, *sound, person.image, person.listen):
         if path is not None:

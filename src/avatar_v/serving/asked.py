@@ -32,7 +32,7 @@ FIELDS = tuple(
     if field.name not in OURS
 )
 LIVE_FIELDS = ("reference", "also", "image", "prompt", "from_prompt", "face_crop", "reference_s",
-               "gain_db", "seed")  # fmt: skip
+               "gain_db", "seed", "voice")  # fmt: skip
 """Of a conversation: none that changes its cost, which is measured once for all."""
 
 

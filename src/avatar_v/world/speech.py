@@ -1,6 +1,7 @@
 """What is heard, and when: one call that gives the sound of a speech and its timing."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,10 @@ from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.lexicon import PHONEME_ID, Sentence
 from avatar_v.world.style import Habits
 from avatar_v.world.timing import Phases, Segment, SpokenWord, recite, speak, split_phases
-from avatar_v.world.voice import Voice, synthesise
+from avatar_v.world.voice import Voice, synthesise, synthesise_pieces
+
+MOST_PIECE_S = 4.0
+"""Of a sound that is made in pieces, where it has no pauses."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,21 @@ def say_sentences(
     segments, words = recite(sentences, style, seed_id)
     num_frames = round(segments[-1].end_s * FRAME_RATE_HZ)
     return _heard(seed_id, segments, words, voice, num_frames)
+
+
+def say_pieces(
+    sentences: Sequence[Sentence], voice: Voice, style: Habits, seed_id: int
+) -> Iterator[Float[Tensor, " s"]]:
+    """The sound of `say_sentences` in pieces, each made when it is asked for: cut in the pauses,
+    and behind a word where none comes for `MOST_PIECE_S`."""
+    segments, words = recite(sentences, style, seed_id)
+    cuts_s = [0.0]
+    for word, behind in itertools.pairwise(words):
+        if behind.start_s > word.end_s or word.end_s - cuts_s[-1] > MOST_PIECE_S:
+            cuts_s.append((word.end_s + behind.start_s) / 2)
+    num_samples = round(segments[-1].end_s * FRAME_RATE_HZ) * SAMPLES_PER_FRAME
+    for piece in synthesise_pieces(split_phases(segments), voice, num_samples, seed_id, cuts_s):
+        yield torch.from_numpy(piece)
 
 
 def _heard(

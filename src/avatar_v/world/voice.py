@@ -6,6 +6,8 @@ smooth trajectories; frication and bursts are noise in fixed bands with gains in
 Speaking rate belongs to style.py, since it also moves the mouth.
 """
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,7 +128,7 @@ class _Controls:
     frication: np.ndarray  # (blocks, bands)
     nasality: np.ndarray
     pitch_hz: np.ndarray
-    effort_db: np.ndarray
+    gain: np.ndarray  # of the effort
 
 
 def synthesise(phases: Phases, voice: Voice, num_samples: int, seed_id: int) -> np.ndarray:
@@ -134,19 +136,27 @@ def synthesise(phases: Phases, voice: Voice, num_samples: int, seed_id: int) -> 
 
     The 16-bit grid makes stored audio lossless and hides differences of the last float bit.
     """
+    return np.concatenate([*synthesise_pieces(phases, voice, num_samples, seed_id, ())])
+
+
+def synthesise_pieces(
+    phases: Phases, voice: Voice, num_samples: int, seed_id: int, cuts_s: Sequence[float]
+) -> Iterator[np.ndarray]:
+    """The same in pieces, cut at about these times, which rise, and each made when it is asked for:
+    filters and draws go on where they were."""
     num_blocks = -(-num_samples // BLOCK)
     controls = _controls(phases, voice, num_blocks)
-    gain = 10 ** (controls.effort_db / 20)
-    noise = stream("aspiration", seed_id, voice.person_id).standard_normal(num_blocks * BLOCK)
-    pulses, flow = _glottis(controls, voice, seed_id)
-    breath = voice.breathiness * 0.12 * _samples(controls.voicing * gain) * flow
-    hiss = _samples(controls.aspiration * gain) * 0.35 + breath
-    voiced = _tract(controls, pulses * _samples(controls.voicing * gain) + noise * hiss)
-    sound = voiced + _frication(controls, voice, gain, seed_id)
-    sound = _LEVEL * sound[:num_samples]
-    room = stream("room", seed_id).standard_normal(num_samples)
-    sound += 10 ** (voice.noise_db / 20) * _low_pass(room, 0.5)
-    return (np.round(np.tanh(sound) * 32767) / 32768).astype(np.float32)
+    edges = sorted({0, *(round(cut_s / _BLOCK_S) for cut_s in cuts_s), num_blocks})
+    spans = [slice(*edge) for edge in itertools.pairwise(edges)]
+    source = _source(controls, voice, seed_id, spans)
+    parts = (spans, _tract(controls, source, spans), _frication(controls, voice, seed_id, spans))
+    room, state = stream("room", seed_id), np.zeros(1)
+    for span, voiced, hissed in zip(*parts, strict=True):
+        num = min(span.stop * BLOCK, num_samples) - span.start * BLOCK
+        sound = _LEVEL * (voiced + hissed)[:num]
+        noise, state = _low_pass(room.standard_normal(num), 0.5, state)
+        sound += 10 ** (voice.noise_db / 20) * noise
+        yield (np.round(np.tanh(sound) * 32767) / 32768).astype(np.float32)
 
 
 def _controls(phases: Phases, voice: Voice, num_blocks: int) -> _Controls:
@@ -172,7 +182,7 @@ def _controls(phases: Phases, voice: Voice, num_blocks: int) -> _Controls:
         frication=_smooth(frication, 0.005),
         nasality=_smooth(numbers[:, 6], 0.010),
         pitch_hz=voice.pitch_hz * 2 ** (semitones / 12),
-        effort_db=_smooth(phases.effort_db[index], 0.03),
+        gain=10 ** (_smooth(phases.effort_db[index], 0.03) / 20),
     )
 
 
@@ -180,49 +190,72 @@ def _smooth(values: np.ndarray, sigma_s: float) -> np.ndarray:
     return gaussian_filter1d(values, sigma_s / _BLOCK_S, axis=0, mode="nearest", truncate=3.0)
 
 
-def _samples(blocks: np.ndarray) -> np.ndarray:
-    """Block values to samples, linear between block middles."""
-    at = (np.arange(len(blocks) * BLOCK) + 0.5) / BLOCK - 0.5
-    return np.interp(at, np.arange(len(blocks)), blocks)
+def _samples(blocks: np.ndarray, span: slice) -> np.ndarray:
+    """Block values to the samples of some blocks, linear between block middles."""
+    at = (np.arange(span.start * BLOCK, span.stop * BLOCK) + 0.5) / BLOCK - 0.5
+    known = np.arange(max(span.start - 1, 0), min(span.stop + 1, len(blocks)))
+    return np.interp(at, known, blocks[known])
 
 
-def _glottis(controls: _Controls, voice: Voice, seed_id: int) -> tuple[np.ndarray, np.ndarray]:
+def _source(
+    controls: _Controls, voice: Voice, seed_id: int, spans: list[slice]
+) -> Iterator[np.ndarray]:
+    """What excites the tract: pulses of the glottis, and the noise of breath."""
+    noise = stream("aspiration", seed_id, voice.person_id)
+    voicing, aspiration = controls.voicing * controls.gain, controls.aspiration * controls.gain
+    pulsing = _glottis(controls, voice, seed_id, spans)
+    for span, (pulses, flow) in zip(spans, pulsing, strict=True):
+        breath = voice.breathiness * 0.12 * _samples(voicing, span) * flow
+        hiss = _samples(aspiration, span) * 0.35 + breath
+        yield pulses * _samples(voicing, span) + noise.standard_normal(len(hiss)) * hiss
+
+
+def _glottis(
+    controls: _Controls, voice: Voice, seed_id: int, spans: list[slice]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Derivative of the glottal flow, and the flow itself in [0, 1], both per sample."""
-    pitch = _samples(controls.pitch_hz) / SAMPLE_RATE_HZ
-    cycle = np.floor(np.cumsum(pitch)).astype(np.int64)
-    rng = stream("glottis", seed_id, voice.person_id)
-    spread = rng.standard_normal((cycle[-1] + 2, 2))
-    phase = np.cumsum(pitch * (1 + voice.jitter * spread[cycle, 0]))
-    phase -= np.floor(phase)
-    height = 1 + voice.shimmer * spread[cycle, 1]
-    x = np.minimum(phase / voice.open_quotient, 1.0)
-    flow = 6.75 * x * x * (1 - x)
-    derivative = np.where(x < 1, 2 * x - 3 * x * x, 0.0)
-    tilt = 0.25 + 0.35 * voice.breathiness
-    return 3.0 * _low_pass(derivative * height, tilt), flow
+    rng, spread = stream("glottis", seed_id, voice.person_id), np.zeros((0, 2))
+    turns, phases, state = np.zeros(1), np.zeros(1), np.zeros(1)
+    for span in spans:
+        pitch = _samples(controls.pitch_hz, span) / SAMPLE_RATE_HZ
+        turns = np.cumsum(np.append(turns[-1], pitch))[1:]
+        cycle = np.floor(turns).astype(np.int64)
+        spread = np.concatenate([spread, rng.standard_normal((cycle[-1] + 1 - len(spread), 2))])
+        pitch *= 1 + voice.jitter * spread[cycle, 0]
+        phases = np.cumsum(np.append(phases[-1], pitch))[1:]
+        height = 1 + voice.shimmer * spread[cycle, 1]
+        x = np.minimum((phases - np.floor(phases)) / voice.open_quotient, 1.0)
+        flow = 6.75 * x * x * (1 - x)
+        derivative = np.where(x < 1, 2 * x - 3 * x * x, 0.0)
+        tilt = 0.25 + 0.35 * voice.breathiness
+        tilted, state = _low_pass(derivative * height, tilt, state)
+        yield 3.0 * tilted, flow
 
 
-def _low_pass(signal: np.ndarray, pole: float) -> np.ndarray:
-    return np.asarray(lfilter([1 - pole], [1.0, -pole], signal))
+def _low_pass(signal: np.ndarray, pole: float, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The signal of one pole, and the state behind it."""
+    return lfilter([1 - pole], [1.0, -pole], signal, zi=state)
 
 
-def _tract(controls: _Controls, source: np.ndarray) -> np.ndarray:
+def _tract(
+    controls: _Controls, sources: Iterator[np.ndarray], spans: list[slice]
+) -> Iterator[np.ndarray]:
     """The cascade of resonators, block by block with carried state."""
     radius = np.exp(-np.pi * _BANDWIDTHS_HZ / SAMPLE_RATE_HZ)
-    angle = 2 * np.pi * controls.formants_hz / SAMPLE_RATE_HZ
-    num_blocks = len(angle)
-    sections = np.zeros((num_blocks, 6, 6))
-    sections[:, :5, 3] = 1.0
-    sections[:, :5, 4] = -2 * radius * np.cos(angle)
-    sections[:, :5, 5] = radius**2
-    sections[:, :5, 0] = sections[:, :5, 3:].sum(axis=2)
-    sections[:, 5] = _nasal(controls.nasality)
     state = np.zeros((6, 2))
-    out = np.empty_like(source)
-    for i in range(num_blocks):
-        piece = slice(i * BLOCK, (i + 1) * BLOCK)
-        out[piece], state = sosfilt(sections[i], source[piece], zi=state)
-    return out * _samples(1 - 0.45 * controls.nasality)
+    for span, source in zip(spans, sources, strict=True):
+        angle = 2 * np.pi * controls.formants_hz[span] / SAMPLE_RATE_HZ
+        sections = np.zeros((len(angle), 6, 6))
+        sections[:, :5, 3] = 1.0
+        sections[:, :5, 4] = -2 * radius * np.cos(angle)
+        sections[:, :5, 5] = radius**2
+        sections[:, :5, 0] = sections[:, :5, 3:].sum(axis=2)
+        sections[:, 5] = _nasal(controls.nasality[span])
+        out = np.empty_like(source)
+        for i, section in enumerate(sections):
+            piece = slice(i * BLOCK, (i + 1) * BLOCK)
+            out[piece], state = sosfilt(section, source[piece], zi=state)
+        yield out * _samples(1 - 0.45 * controls.nasality, span)
 
 
 def _nasal(nasality: np.ndarray) -> np.ndarray:
@@ -237,19 +270,22 @@ def _nasal(nasality: np.ndarray) -> np.ndarray:
     return section
 
 
-def _frication(controls: _Controls, voice: Voice, gain: np.ndarray, seed_id: int) -> np.ndarray:
+def _frication(
+    controls: _Controls, voice: Voice, seed_id: int, spans: list[slice]
+) -> Iterator[np.ndarray]:
     """Noise in bands, each with its gain in time."""
-    num_samples = len(gain) * BLOCK
-    noise = stream("frication", seed_id, voice.person_id).standard_normal(num_samples)
-    scale = 17.5 / voice.tract_length_cm
-    sound = np.zeros(num_samples)
-    for i, name in enumerate(_BAND_NAMES):
-        level = controls.frication[:, i]
-        if level.max() > 0:
-            centre, width = _BANDS[name]
-            shaped = sosfilt(_band(min(centre * scale, 7200.0), width), noise)
-            sound += shaped * _samples(level * gain)
-    return sound
+    rng, scale = stream("frication", seed_id, voice.person_id), 17.5 / voice.tract_length_cm
+    used = [i for i in range(len(_BANDS)) if controls.frication[:, i].max() > 0]
+    bands = [_BANDS[_BAND_NAMES[i]] for i in used]
+    filters = [_band(min(centre * scale, 7200.0), width) for centre, width in bands]
+    states = [np.zeros((2, 2)) for _ in used]
+    for span in spans:
+        noise = rng.standard_normal((span.stop - span.start) * BLOCK)
+        sound = np.zeros(len(noise))
+        for k, i in enumerate(used):
+            shaped, states[k] = sosfilt(filters[k], noise, zi=states[k])
+            sound += shaped * _samples(controls.frication[:, i] * controls.gain, span)
+        yield sound
 
 
 def _band(centre_hz: float, width_hz: float) -> np.ndarray:

@@ -1,10 +1,12 @@
-/* A conversation: the microphone goes out in packets, and the video that comes in is played at once,
-   near its end. The form takes a place; closing the socket (Stop, a closed page) leaves it. */
+/* A conversation: the microphone goes out in packets, typed texts as they are, and the video that
+   comes in is played at once, near its end. The form takes a place; closing the socket (Stop, a
+   closed page) leaves it. */
 (() => {
-  const LATE_S = 0.6, JUMP_S = 2, KEEP_S = 20;
+  const LATE_S = 0.6, JUMP_S = 2, KEEP_S = 20, ALIVE_S = 5;
   const get = id => document.getElementById(id);
   const { codecsOf, append, start } = avatarPlayer, { asked, busy, fail } = avatarForm;
   const screen = get("av-screen"), told = get("av-told"), button = get("av-talk");
+  const typed = get("av-typed"), line = typed.querySelector("input");
   let current = null;
 
   const say = words => {
@@ -72,10 +74,46 @@
     };
   };
 
+  /* The microphone, or without one a sign of life. */
+  const listen = async (own, microphone, sampleRate, send) => {
+    if (!microphone) {
+      const alive = setInterval(() => send(new ArrayBuffer(2)), 1000 * ALIVE_S);
+      return own.ends.push(() => clearInterval(alive));
+    }
+    const sound = new AudioContext({ sampleRate });
+    own.ends.push(() => sound.close());
+    await sound.audioWorklet.addModule("static/voice.js");
+    const voice = new AudioWorkletNode(sound, "voice", { numberOfOutputs: 0 });
+    sound.createMediaStreamSource(microphone).connect(voice);
+    voice.port.onmessage = ({ data }) => send(data);
+  };
+
+  /* The line for texts, while the conversation lasts; gives what hides it. */
+  const type = (send, words) => {
+    const [ask, hush] = typed.querySelectorAll("button");
+    const put = () => {
+      if (!line.value.trim()) return;
+      send(JSON.stringify({ say: line.value }));
+      line.dataset.last = line.value;
+      line.value = "";
+      say(`${words} Stop ends it.`);
+    };
+    ask.onclick = put;
+    hush.onclick = () => send(JSON.stringify({ interrupt: true }));
+    line.onkeydown = event => {
+      if (event.key !== "Enter" || event.isComposing) return;
+      event.preventDefault();  // else the form asks for a video
+      put();
+    };
+    typed.hidden = false;
+    say(`${words} Stop ends it.`);
+    return () => { typed.hidden = true; };
+  };
+
   const talk = async own => {
-    const microphone = await navigator.mediaDevices.getUserMedia(
-      { audio: { echoCancellation: true, noiseSuppression: true, channelCount: 1 } });
-    own.ends.push(() => microphone.getTracks().forEach(track => track.stop()));
+    const microphone = await navigator.mediaDevices?.getUserMedia(
+      { audio: { echoCancellation: true, noiseSuppression: true, channelCount: 1 } }).catch(() => null);
+    if (microphone) own.ends.push(() => microphone.getTracks().forEach(track => track.stop()));
     say("Getting ready: reading the clip …");
     const { token, sample_rate_hz: sampleRate } = await place();
     if (own.over) return;
@@ -87,26 +125,25 @@
     frame.append(video);
     screen.replaceChildren(frame);
     const give = await player(video);
-    const sound = new AudioContext({ sampleRate });
-    own.ends.push(() => sound.close());
-    await sound.audioWorklet.addModule("static/voice.js");
-    const voice = new AudioWorkletNode(sound, "voice", { numberOfOutputs: 0 });
-    const socket = new WebSocket(new URL(`live/${token}`, document.baseURI.replace(/^http/, "ws")));
+    let socket = null, error = "";
+    const send = data => { if (socket?.readyState === WebSocket.OPEN) socket.send(data); };
+    await listen(own, microphone, sampleRate, send);
+    if (own.over) return;
+    socket = new WebSocket(new URL(`live/${token}`, document.baseURI.replace(/^http/, "ws")));
     own.ends.push(() => socket.close());
     socket.binaryType = "arraybuffer";
-    let error = "";
     socket.onopen = () => {
-      say("Talk. Stop ends it.");
-      sound.createMediaStreamSource(microphone).connect(voice);
-      voice.port.onmessage = ({ data }) => {
-        if (socket.readyState === WebSocket.OPEN) socket.send(data);
-      };
+      own.ends.push(type(send, microphone ? "Talk, or type." : "There is no microphone: type."));
     };
     await new Promise((done, failed) => {
       socket.onmessage = ({ data }) => {
         if (typeof data !== "string") return give(data).catch(failed);
-        const { error: words, ending_s: seconds } = JSON.parse(data);
+        const { error: words, refused, ending_s: seconds } = JSON.parse(data);
         if (words) error = words;
+        else if (refused) {
+          fail(refused);
+          line.value ||= line.dataset.last;
+        }
         else say(`The page's program ends in ${seconds} s.`);
       };
       socket.onclose = () => done();
