@@ -47,8 +47,10 @@ REFUSED: dict[str, str] = {
 def refusals(socket: ClientConnection) -> list[str]:
     """What of `REFUSED` comes back otherwise than expected."""
     wrong = []
-    for text, words in REFUSED.items():
-        socket.send(json.dumps({"say": text}))
+    asked = [(text, json.dumps({"say": text}), words) for text, words in REFUSED.items()]
+    asked.append(("listen", '{"listen": true}', "nobody nods"))  # at what these weights are
+    for text, message, words in asked:
+        socket.send(message)
         while isinstance(told := socket.recv(timeout=PATIENCE_S), bytes):
             socket.send(PACKET)
         wrong += [f"{text[:9]!r}: {told}"] * (words not in json.loads(told).get("refused", ""))

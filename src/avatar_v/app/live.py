@@ -91,6 +91,7 @@ class Conversation:
     session: LiveSession | None = None  # None: its files are being read
     pieces: Pieces | None = None  # None: its socket is not open yet
     num_frames: int = 0  # made so far
+    listens: bool = False  # to the sound that comes, which is not said then
     trace: str | None = field(default_factory=traceparent)  # of who asked
 
     @property

@@ -1,12 +1,13 @@
 """A conversation over a WebSocket: sound comes in and video goes out.
 
 In: binary messages of 16-bit little-endian samples, mono at 16 kHz; as text
-``{"interrupt": true}``, ``{"prompt": "…"}`` or ``{"say": "…"}``. Out: pieces of a fragmented mp4 in
-binary messages, which together are one file; as text ``{"refused": "…"}`` for words that are not
-said, ``{"error": "…"}`` before the end by a fault, and ``{"ending_s": 30}`` where the server is
-about to end. WebSocket and Media Source Extensions carry it, not WebRTC: one connection through the
-page's own port, guard and cookie, no second encoder, no server for addresses, and sound that is
-late, but never lost.
+``{"interrupt": true}``, ``{"prompt": "…"}``, ``{"say": "…"}``, or ``{"listen": true}``, after which
+the person listens to the sound and does not say it, until ``{"listen": false}``. Out: pieces of a
+fragmented mp4 in binary messages, which together are one file; as text ``{"refused": "…"}`` for
+what is not done, ``{"error": "…"}`` before the end by a fault, and ``{"ending_s": 30}`` where the
+server is about to end. WebSocket and Media Source Extensions carry it, not WebRTC: one connection
+through the page's own port, guard and cookie, no second encoder, no server for addresses, and sound
+that is late, but never lost.
 """
 
 import asyncio
@@ -41,6 +42,7 @@ class Command(BaseModel):
     model_config = ConfigDict(extra="forbid")
     interrupt: StrictBool = False
     prompt: StrictStr | None = Field(None, max_length=MAX_PROMPT)
+    listen: StrictBool | None = None
     say: StrictStr | None = None  # a wrong one ends nothing, so no length is asked for here
 
 
@@ -110,7 +112,8 @@ async def _listen(socket: WebSocket, held: Conversation, rooms: Rooms) -> None:
         if is_first and data[:4] in HEADERS:
             raise RefusedMessageError(f"The sound begins as a {HEADERS[data[:4]]} file; {FORM}")
         is_first = False
-        held.session.hear(np.frombuffer(data, "<i2").astype(np.float32) / 2**15)
+        take = held.session.listen if held.listens else held.session.hear
+        take(np.frombuffer(data, "<i2").astype(np.float32) / 2**15)
 
 
 async def _obey(held: Conversation, text: str, rooms: Rooms) -> None:
@@ -118,10 +121,16 @@ async def _obey(held: Conversation, text: str, rooms: Rooms) -> None:
     try:
         command = Command.model_validate_json(text)
     except ValidationError:
-        known = 'a text is {"interrupt": true}, {"prompt": "…"} or {"say": "…"}'
+        known = 'a text is {"interrupt": true}, {"listen": true}, {"prompt": "…"} or {"say": "…"}'
         raise RefusedMessageError(f"A message is not known: {known}, and {FORM}") from None
     if command.interrupt:
         held.session.interrupt()
+    if command.listen is not None:
+        try:
+            held.session.listen(np.zeros(0, np.float32))
+            held.listens = command.listen
+        except ValueError as error:
+            _refuse(held, rooms, error)
     if command.prompt is not None:
         try:
             await asyncio.to_thread(held.session.change_prompt, command.prompt)
@@ -134,22 +143,24 @@ async def _obey(held: Conversation, text: str, rooms: Rooms) -> None:
 async def _say(held: Conversation, text: str, rooms: Rooms) -> None:
     """Have a text said; what is wrong with it is told, and the conversation goes on."""
     assert held.session is not None
-    assert held.pieces is not None
-    pieces = held.pieces
-
-    def refuse(error: BaseException | None) -> None:
-        if isinstance(error, (ValueError, OSError)):
-            pieces.say(json.dumps({"refused": rooms.words(str(error))}))
-        elif error is not None and not isinstance(error, CancelledError):
-            LOG.error("a text could not be said", exc_info=error)
-            pieces.say(json.dumps({"refused": BROKEN}))
-
     try:
         said = await asyncio.to_thread(held.session.say, text)
     except ValueError as error:
-        refuse(error)
+        _refuse(held, rooms, error)
     else:
-        said.add_done_callback(lambda said: said.cancelled() or refuse(said.exception()))
+        said.add_done_callback(
+            lambda said: said.cancelled() or _refuse(held, rooms, said.exception())
+        )
+
+
+def _refuse(held: Conversation, rooms: Rooms, error: BaseException | None) -> None:
+    """Tell the client what was not done; the conversation goes on."""
+    assert held.pieces is not None
+    if isinstance(error, (ValueError, OSError)):
+        held.pieces.say(json.dumps({"refused": rooms.words(str(error))}))
+    elif error is not None and not isinstance(error, CancelledError):
+        LOG.error("a text could not be said", exc_info=error)
+        held.pieces.say(json.dumps({"refused": BROKEN}))
 
 
 async def _send(socket: WebSocket, held: Conversation) -> None:

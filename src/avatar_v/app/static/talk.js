@@ -88,9 +88,13 @@
     voice.port.onmessage = ({ data }) => send(data);
   };
 
-  /* The line for texts, while the conversation lasts; gives what hides it. */
-  const type = (send, words) => {
+  /* The line for texts, and who listens, while the conversation lasts; gives what hides it. */
+  const type = (send, words, canHear) => {
     const [ask, hush] = typed.querySelectorAll("button");
+    const hears = typed.querySelector("[type=checkbox]");
+    hears.checked = false;
+    hears.parentElement.hidden = !canHear;
+    hears.onchange = () => send(JSON.stringify({ listen: hears.checked }));
     const put = () => {
       if (!line.value.trim()) return;
       send(JSON.stringify({ say: line.value }));
@@ -133,7 +137,8 @@
     own.ends.push(() => socket.close());
     socket.binaryType = "arraybuffer";
     socket.onopen = () => {
-      own.ends.push(type(send, microphone ? "Talk, or type." : "There is no microphone: type."));
+      own.ends.push(type(send, microphone ? "Talk, or type." : "There is no microphone: type.",
+        Boolean(microphone)));
     };
     await new Promise((done, failed) => {
       socket.onmessage = ({ data }) => {
