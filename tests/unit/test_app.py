@@ -174,6 +174,15 @@ def test_only_files_of_jobs_are_given(tmp_path: Path) -> None:
         assert job_path(tmp_path, token, "avatar.mp4") is None
 
 
+def test_a_playlist_may_grow_while_it_is_sent(tmp_path: Path) -> None:
+    job_answer = pytest.importorskip("avatar_v.app.page").job_answer
+    (tmp_path / "live.m3u8").write_text("#EXTM3U\n")
+    answer = job_answer(tmp_path / "live.m3u8")
+    (tmp_path / "live.m3u8").write_text("#EXTM3U\nlive_00000.m4s\n")
+    assert answer.body == b"#EXTM3U\n"
+    assert answer.headers["content-length"] == "8"
+
+
 def test_a_job_without_its_playlist_is_told_from_none(tmp_path: Path) -> None:
     is_job = pytest.importorskip("avatar_v.app.page").is_job
     (tmp_path / TOKEN).mkdir()

@@ -9,6 +9,7 @@ import torch
 
 from avatar_v.cli import main
 from avatar_v.kernels import backends
+from avatar_v.parallel import exchange
 from avatar_v.planning.doctor import before_lines
 from tiny_run import RECIPES, make_shards
 
@@ -66,6 +67,10 @@ def test_backends_of_attention_are_told(capsys: pytest.CaptureFixture[str]) -> N
         with backends.using("flash"):
             assert main(["doctor"]) == 1
         assert "MISSING  attention by name: AVATAR_V_ATTENTION is flash" in capsys.readouterr().out
+        assert "ok       exchanges between ranks: blocking" in said
+        with exchange.using("symmetric"):
+            assert main(["doctor"]) == 1
+        assert "MISSING  exchanges by name: AVATAR_V_EXCHANGE" in capsys.readouterr().out
 
 
 def test_the_header_of_a_recipe_says_what_comes_before() -> None:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from avatar_v.base.options import at_once
 from avatar_v.critics.motion import MOUTH_OPEN
@@ -26,7 +25,7 @@ from avatar_v.critics.quality import sharpness
 from avatar_v.request.record import peak_rss_mib, rss_mib
 from avatar_v.sampling.chunks import plan
 from avatar_v.scoring.sampling import pearson
-from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR
+from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR
 from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, rendered_video
 from avatar_v_eval.generated import build_inputs
 from avatar_v_eval.intervals import mean_interval
@@ -177,36 +176,40 @@ class StreamReader:
 
     def __call__(self, case: Case, blocks: Iterator[Video]) -> Reading:
         """The tracks by window, the change at seams, and frames evenly spread over the video."""
-        num = case.num_frames
+        num, start, held, pictures = case.num_frames, 0, [], []
         own = self.metrics.face.critic.embed_clip(rendered_video(case.reference)[::25])
-        rows: list[Float[Tensor, "f k"]] = []
-        motions: list[Float[Tensor, "f m"]] = []
-        changes, last, pictures, held = [], case.image[None], [], []
+        # made once: small pieces that stay, between large ones that go, let memory grow
+        values = np.empty((num, len(TRACKS)))
+        motion = np.empty((num, len(MOTION_NAMES)), dtype=np.float32)
+        changed, last = np.empty(num), case.image[None]
         kept = set(np.linspace(0, num - 1, NUM_PICTURES).round().astype(int).tolist())
         for frames in blocks:
-            motion = self.metrics.mouth.critic.measure(frames).values
-            near = self.metrics.face.critic.measure(frames).values @ own
+            part = slice(start, start + len(frames))
+            motion[part] = self.metrics.mouth.critic.measure(frames).values
             pixels = frames.float()
-            grey = pixels.mean((1, 2, 3))
-            saturation = (pixels.amax(1) - pixels.amin(1)).mean((1, 2))
-            sharp = sharpness(frames)
-            rows.append(torch.stack([near, motion[:, MOUTH_OPEN], grey, saturation, sharp], dim=1))
-            motions.append(motion)
+            values[part, :-1] = torch.stack(
+                [
+                    self.metrics.face.critic.measure(frames).values @ own,
+                    torch.from_numpy(motion[part, MOUTH_OPEN]),
+                    pixels.mean((1, 2, 3)),
+                    (pixels.amax(1) - pixels.amin(1)).mean((1, 2)),
+                    sharpness(frames),
+                ],
+                dim=1,
+            )
             both = torch.cat([last, frames]).float()
-            changes.append((both[1:] - both[:-1]).abs().mean((1, 2, 3)))
-            start = sum(map(len, motions)) - len(frames)
-            pictures.extend(frame for i, frame in enumerate(frames, start) if i in kept)
-            last = frames[-1:]
-            if (start + len(frames)) // WINDOW > len(held):
+            changed[part] = (both[1:] - both[:-1]).abs().mean((1, 2, 3))
+            pictures.extend(f.numpy().copy() for i, f in enumerate(frames, start) if i in kept)
+            last, start = frames[-1:], part.stop
+            if start // WINDOW > len(held):
                 held.append(rss_mib())
-        motion = torch.cat(motions)
-        moved = (motion[1:] - motion[:-1]).abs().mean(1).numpy()
-        values = np.column_stack([torch.cat(rows).double().numpy(), np.append(moved[0], moved)])
+        moved = np.abs(np.diff(motion, axis=0)).mean(1)
+        values[:, -1] = np.append(moved[0], moved)
         return {
             **windows(values, case.mouth_open, turns=self.turns),
-            **self._seams({"picture": torch.cat(changes)[1:].numpy(), "motion": moved}, num),
+            **self._seams({"picture": changed[1:], "motion": moved}, num),
             "memory": np.array(held or [rss_mib()]),
-            "frames": torch.stack(pictures).numpy(),
+            "frames": np.stack(pictures),
         }
 
     def _seams(self, changes: dict[str, Float[np.ndarray, " f-1"]], num: int) -> Reading:

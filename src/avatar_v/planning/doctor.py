@@ -27,6 +27,7 @@ from avatar_v.models.base import part_folder
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.text import ByteTextEncoder
 from avatar_v.models.vae import VideoVAE
+from avatar_v.parallel import exchange
 from avatar_v.planning.memory import (
     GIB,
     frames_of,
@@ -82,7 +83,13 @@ def machine() -> list[Finding]:
         f"disk: {free / GIB:.0f} GiB free here",
         f"media: PyAV {av.__version__} with libavcodec {codecs}; no ffmpeg command is needed",
     ]
-    return [*(Finding(line) for line in lines), *_attention(), *_kernels(), *_extras()]
+    return [
+        *(Finding(line) for line in lines),
+        *_attention(),
+        *_kernels(),
+        *_exchanges(),
+        *_extras(),
+    ]
 
 
 def recipe_findings(words: Sequence[str]) -> list[Finding]:
@@ -162,6 +169,14 @@ def _kernels() -> Iterator[Finding]:
         for name, scope in scopes.scopes(scopes.Size(2, 5, 2, 16, device=device.type)).items():
             yield from _checked(f"kernel {name}", partial(_as_specified, scope))
     named = _checked("kernels by name", lambda: switch.check_named(device))
+    yield from (finding for finding in named if finding.missing)
+
+
+def _exchanges() -> Iterator[Finding]:
+    """How ranks of sequence parallelism would exchange here."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    yield Finding(f"exchanges between ranks: {exchange.told(device)}")
+    named = _checked("exchanges by name", lambda: exchange.check_named(device))
     yield from (finding for finding in named if finding.missing)
 
 
