@@ -1,6 +1,6 @@
 """torch.compile of the whole network in one graph: any lengths, behind a cache that some samples
 read. A reference is one graph too, behind its packing, which stays outside. A compiled policy
-repeats its rollout exactly.
+repeats its rollout exactly. Blocks alone are a graph each, which all blocks share.
 
 The scripts run in a process of their own, where functions have no run-time type checks for the
 compiler to trace.
@@ -66,6 +66,39 @@ with torch.no_grad():
 print("compiled", compiled)
 """
 
+BLOCKS = """
+import dataclasses
+import sys
+
+import torch
+from torch._dynamo.utils import counters
+
+from avatar_v.models.config import DiTConfig
+from avatar_v.parallel.compiling import compile_blocks, compiled_s
+from avatar_v.sampling.guidance import guided
+from random_models import make_cond, make_dit, make_reference
+
+torch.set_num_threads(1)
+config = dataclasses.replace(DiTConfig.tiny(), num_layers=3)
+dits = make_dit(config), make_dit(config)
+compile_blocks(dits[1], sys.argv[1])
+with torch.inference_mode():
+    for num_frames in (7, 5):
+        x = torch.randn(1, num_frames, config.latent_channels, 4, 4)
+        reference = make_reference(config, torch.ones(1, 11, dtype=torch.bool), has_motion=True)
+        cond = make_cond(config, 1, num_frames, reference=reference)
+        motion = torch.randn(1, num_frames, config.motion_dim)
+        cond = dataclasses.replace(cond, motion=motion)
+        steps = [guided(dit, cond, text=1.0, audio=2.0) for dit in dits]
+        for t in (0.9, 0.4):  # the second reads what the first has left of text and sound
+            want, got = (step(x, torch.full((1, num_frames), t)) for step in steps)
+            # fp32: sums in another order
+            torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+assert not counters["graph_break"], dict(counters["graph_break"])
+assert compiled_s() > 0
+print("compiled", counters["stats"]["unique_graphs"])
+"""
+
 POLICY = """
 import sys
 from pathlib import Path
@@ -104,6 +137,12 @@ def run(script: str, *words: str) -> str:
 
 def test_one_graph_serves_all_lengths() -> None:
     assert "compiled" in run(SCRIPT, "aot_eager")
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_block_is_one_graph_in_generation(backend: str) -> None:
+    """Video and motion tokens and those of the reference, at one size and then at any."""
+    assert "compiled 6" in run(BLOCKS, backend), "as many whatever the number of blocks"
 
 
 @pytest.mark.slow

@@ -24,7 +24,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from avatar_v.base.device import chosen_device
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.parallel.apply import checkpoint_blocks, compile_blocks
+from avatar_v.parallel.apply import checkpoint_blocks
+from avatar_v.parallel.compiling import compile_blocks
 from avatar_v.planning.gpus import gpu_called
 from avatar_v.planning.measure import as_on_gpus, cost_of, pretending, without_values
 from avatar_v.training.optim import Optim, build_optimizer

@@ -35,12 +35,6 @@ def checkpoint_blocks(dit: AvatarDiT) -> None:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def compile_blocks(dit: AvatarDiT) -> None:
-    """Each block is compiled at its first call; all share what is compiled for one."""
-    for block in dit.blocks:
-        block.compile()
-
-
 def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) -> None:
     """Shard parameters, gradients and optimiser state of ``module`` over ``mesh``.
 
