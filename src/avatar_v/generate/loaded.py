@@ -110,7 +110,7 @@ class LoadedPipeline:
             decoding = networks[-1][1].vae
             ranks.spread(*(dit for dit, _ in networks), vae=decoding)
         if compile:
-            for dit, conditioner in networks:
+            for dit, _ in networks:
                 compile_blocks(dit)
 
     def stream(self, inputs: Inputs, request: Request) -> Iterator[Frames]:
