@@ -9,7 +9,11 @@ compiler to trace.
 from pathlib import Path
 
 import pytest
+import torch
 
+from avatar_v.generate.stored_pipeline import StoredPipeline
+from avatar_v.parallel.compiling import check_compile
+from avatar_v.request.request import Weights
 from forked import run_script
 
 SCRIPT = """
@@ -79,11 +83,12 @@ from avatar_v.sampling.guidance import guided
 from random_models import make_cond, make_dit, make_reference
 
 torch.set_num_threads(1)
-config = dataclasses.replace(DiTConfig.tiny(), num_layers=3)
+backend, *lengths = sys.argv[1:]
+config = DiTConfig.tiny()
 dits = make_dit(config), make_dit(config)
-compile_blocks(dits[1], sys.argv[1])
+compile_blocks(dits[1], backend)
 with torch.inference_mode():
-    for num_frames in (7, 5):
+    for num_frames in map(int, lengths):
         x = torch.randn(1, num_frames, config.latent_channels, 4, 4)
         reference = make_reference(config, torch.ones(1, 11, dtype=torch.bool), has_motion=True)
         cond = make_cond(config, 1, num_frames, reference=reference)
@@ -139,10 +144,24 @@ def test_one_graph_serves_all_lengths() -> None:
     assert "compiled" in run(SCRIPT, "aot_eager")
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_a_block_is_one_graph_in_generation(backend: str) -> None:
-    """Video and motion tokens and those of the reference, at one size and then at any."""
-    assert "compiled 6" in run(BLOCKS, backend), "as many whatever the number of blocks"
+@pytest.mark.parametrize(
+    ("backend", "lengths", "num"),
+    [("eager", "7", 4), pytest.param("inductor", "7 5 6", 6, marks=pytest.mark.slow)],
+)
+def test_a_block_is_one_graph_in_generation(backend: str, lengths: str, num: int) -> None:
+    """One each for tokens of video and of motion, and those of the reference; of a second length
+    one that serves all. As many whatever the number of blocks."""
+    assert f"compiled {num}" in run(BLOCKS, backend, *lengths.split())
+
+
+def test_compiling_asks_for_a_compiler_and_weights_that_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ValueError, match="neither with --offload nor with --shard"):
+        check_compile(torch.device("cpu"), is_moved=True)
+    monkeypatch.setenv("CXX", "no-compiler")
+    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler, and there is no no-compiler"):
+        StoredPipeline(Weights("small", device="cpu", compile=True))
 
 
 @pytest.mark.slow
