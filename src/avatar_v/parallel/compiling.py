@@ -16,9 +16,15 @@ import torch
 
 from avatar_v.models.dit import AvatarDiT
 
+MOST_GRAPHS = 32
+"""Kinds of calls of a block that become graphs; torch leaves the ninth uncompiled."""
+
 
 def compile_blocks(dit: AvatarDiT, backend: str = "inductor") -> None:
     """Each block is compiled at its first call; all share what is compiled for one."""
+    import torch._dynamo.config as config  # a second of imports
+
+    config.recompile_limit = max(config.recompile_limit, MOST_GRAPHS)
     for block in dit.blocks:
         block.compile(backend=backend)
 
