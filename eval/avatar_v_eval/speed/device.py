@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from avatar_v.base.device import chosen_device
 from avatar_v.models.blocks import ContextKeys
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.layers import narrow
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.parallel.compiling import compile_blocks, compiled_s
 from avatar_v.planning.gpus import gpu_called
@@ -256,6 +257,7 @@ def generation_numbers(size: Size) -> dict[str, Number]:
     for parameter in dit.parameters():
         if not parameter.any():  # what a new network leaves out
             nn.init.normal_(parameter, std=0.02)
+    narrow(dit, torch.bfloat16)  # as generation keeps them
     x, t, text = inputs(size, dit)
     config, lead = dit.config, (1, size.latents)
     sound = draw(size, *lead, config.num_audio_tokens, config.audio_dim)
