@@ -266,6 +266,9 @@ def more(dit: AvatarDiT, alone: AvatarDiT, layout: Layout) -> dict[str, Any]:
             no_text=torch.zeros_like(cond.text), past=past,
         )  # fmt: skip
         results["guided"].append(fn(x, t))
+        with torch.inference_mode(False), torch.no_grad():
+            anew = fn(x, t)
+        assert torch.equal(fn(x, t), anew), "what steps share is computed once"
         with torch.autocast("cpu", dtype=torch.bfloat16):
             results["bf16"].append(velocity(model, x, t, cond).float())
         if dit.spread.num_ring == 1:

@@ -1,6 +1,6 @@
 """torch.compile of the whole network in one graph: any lengths, behind a cache that some samples
 read. A reference is one graph too, behind its packing, which stays outside. A compiled policy
-repeats its rollout exactly.
+repeats its rollout exactly. Blocks alone are a graph each, which all blocks share.
 
 The scripts run in a process of their own, where functions have no run-time type checks for the
 compiler to trace.
@@ -9,7 +9,11 @@ compiler to trace.
 from pathlib import Path
 
 import pytest
+import torch
 
+from avatar_v.generate.stored_pipeline import StoredPipeline
+from avatar_v.parallel.compiling import check_compile
+from avatar_v.request.request import Weights
 from forked import run_script
 
 SCRIPT = """
@@ -66,6 +70,40 @@ with torch.no_grad():
 print("compiled", compiled)
 """
 
+BLOCKS = """
+import dataclasses
+import sys
+
+import torch
+from torch._dynamo.utils import counters
+
+from avatar_v.models.config import DiTConfig
+from avatar_v.parallel.compiling import compile_blocks, compiled_s
+from avatar_v.sampling.guidance import guided
+from random_models import make_cond, make_dit, make_reference
+
+torch.set_num_threads(1)
+backend, *lengths = sys.argv[1:]
+config = DiTConfig.tiny()
+dits = make_dit(config), make_dit(config)
+compile_blocks(dits[1], backend)
+with torch.inference_mode():
+    for num_frames in map(int, lengths):
+        x = torch.randn(1, num_frames, config.latent_channels, 4, 4)
+        reference = make_reference(config, torch.ones(1, 11, dtype=torch.bool), has_motion=True)
+        cond = make_cond(config, 1, num_frames, reference=reference)
+        motion = torch.randn(1, num_frames, config.motion_dim)
+        cond = dataclasses.replace(cond, motion=motion)
+        steps = [guided(dit, cond, text=1.0, audio=2.0) for dit in dits]
+        for t in (0.9, 0.4):  # the second reads what the first has left of text and sound
+            want, got = (step(x, torch.full((1, num_frames), t)) for step in steps)
+            # fp32: sums in another order
+            torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+assert not counters["graph_break"], dict(counters["graph_break"])
+assert compiled_s() > 0
+print("compiled", counters["stats"]["unique_graphs"])
+"""
+
 POLICY = """
 import sys
 from pathlib import Path
@@ -104,6 +142,26 @@ def run(script: str, *words: str) -> str:
 
 def test_one_graph_serves_all_lengths() -> None:
     assert "compiled" in run(SCRIPT, "aot_eager")
+
+
+@pytest.mark.parametrize(
+    ("backend", "lengths", "num"),
+    [("eager", "7", 4), pytest.param("inductor", "7 5 6", 6, marks=pytest.mark.slow)],
+)
+def test_a_block_is_one_graph_in_generation(backend: str, lengths: str, num: int) -> None:
+    """One each for tokens of video and of motion, and those of the reference; of a second length
+    one that serves all. As many whatever the number of blocks."""
+    assert f"compiled {num}" in run(BLOCKS, backend, *lengths.split())
+
+
+def test_compiling_asks_for_a_compiler_and_weights_that_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ValueError, match="neither with --offload nor with --shard"):
+        check_compile(torch.device("cpu"), is_moved=True)
+    monkeypatch.setenv("CXX", "no-compiler")
+    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler, and there is no no-compiler"):
+        StoredPipeline(Weights("small", device="cpu", compile=True))
 
 
 @pytest.mark.slow

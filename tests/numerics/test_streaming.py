@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.models.attention import KeyValue
+from avatar_v.models.blocks import Block, ContextKeys
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.causal import Corruption, as_causal
 from avatar_v.models.config import Streaming
@@ -144,6 +145,33 @@ def test_a_stream_is_one_pass_under_the_mask(
         settings = dataclasses.replace(at.settings, streaming=Streaming())
         plain, _ = dataclasses.replace(at, settings=settings).roll(dit)
         assert (plain[:, 2:] - made[:, 2:]).abs().max() > 1e-3, "the switch does something"
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_what_steps_share_is_computed_once_with_the_same_bits(
+    dit: AvatarDiT, bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values of text and sound, in inference mode: once a chunk and layer for the steps of
+    a whole chunk, in two passes each, and once a block of a causal one, which has its own sound."""
+    causal, at = scene(dit, Streaming())
+    at = dataclasses.replace(at, settings=dataclasses.replace(at.settings, guidance_audio=2.0))
+    calls, original = [], Block.context_keys
+
+    def counted(block: Block, *given: Tensor) -> ContextKeys:
+        calls.append(block)
+        return original(block, *given)
+
+    monkeypatch.setattr(Block, "context_keys", counted)
+    for make, num in ((lambda: at.make(at.velocity(causal)), 1), (lambda: at.roll(causal)[0], 3)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            with torch.no_grad():
+                anew = make()
+            assert not calls, "training computes them in every step"
+            with torch.inference_mode():
+                kept = make()
+        assert len(calls) == num * causal.config.num_layers
+        calls.clear()
+        assert torch.equal(kept, anew)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """planning: what is planned is what real networks and real steps on the CPU take."""
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from avatar_v.planning.batches import Clips
 from avatar_v.planning.gpus import GPU, RESERVE_GIB, gpu_of
 from avatar_v.planning.memory import GIB, Plan, left_bytes, plan_of
 from avatar_v.planning.networks import UMT5OfWan, build_networks
-from avatar_v.planning.passes import Pass, context_flops
+from avatar_v.planning.passes import Pass, context_bytes, context_flops, pass_cost
 from avatar_v.planning.recipe import Recipe, Spread, read_recipe
 from avatar_v.planning.replay import Replay
 from avatar_v.planning.report import Machine, clips_of, recipe_report
@@ -205,7 +206,7 @@ def test_generation_is_planned_of_weights_and_of_presets(
     said = capsys.readouterr().out
     assert said.startswith("small: fits: 3 of 80 GiB on each of 1 H100")
     assert "4 s of 64 x 64" in said
-    assert "keys and values of text and sound, alike in all steps: 7.38% of a step" in said
+    assert "text and sound, once for all steps of a chunk: 8.33% of a step" in said
 
 
 def test_what_text_and_sound_cost_is_counted() -> None:
@@ -221,6 +222,10 @@ def test_what_text_and_sound_cost_is_counted() -> None:
             if block.audio_attention is not None:
                 block.audio_attention.project_keys(heard.flatten(0, 1))
     assert context_flops(dit, of) == counter.get_total_flops()
+    whole, rest = pass_cost(dit, of), pass_cost(dit, dataclasses.replace(of, kept=True))
+    assert whole.flops - rest.flops == context_flops(dit, of)
+    config, num_layers = dit.config, dit.config.num_layers
+    assert context_bytes(dit, of) == 2 * 2 * num_layers * config.dim * (2 * 5 + 2 * 3 * 8)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@
 - block: one block, and one denoising step, against diffusers' (as they are, and compiled), against
   ours compiled and, on a card, against ours replayed as a CUDA graph, in turns;
 - reference: a denoising step with a cached reference of 1 to 32 times the video, over one without;
-- switch: from one network in main memory to another on the card.
+- switch: from one network in main memory to another on the card;
+- generation: a denoising step of a chunk with sound and motion: what all steps share computed in
+  it or before, and its blocks compiled or not. On a CPU in processor time.
 
 Each row runs in a process of its own. Nothing is read or downloaded: weights are random.
 """
@@ -16,15 +18,19 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from avatar_v.base.device import chosen_device
+from avatar_v.models.blocks import ContextKeys
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.parallel.apply import checkpoint_blocks, compile_blocks
+from avatar_v.models.layers import narrow
+from avatar_v.parallel.apply import checkpoint_blocks
+from avatar_v.parallel.compiling import compile_blocks, compiled_s
 from avatar_v.planning.gpus import gpu_called
 from avatar_v.planning.measure import as_on_gpus, cost_of, pretending, without_values
 from avatar_v.training.optim import Optim, build_optimizer
@@ -39,7 +45,8 @@ from avatar_v_eval.turns import in_turns, ratio, turns_note
 
 TEXT_TOKENS = 64
 RATIOS = (1, 2, 4, 8, 16, 32)
-ROWS = ("train", "block", "reference", "switch")
+Stance = Literal["default", "force_eager"]
+ROWS = ("train", "block", "reference", "switch", "generation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,11 +251,74 @@ def switch_numbers(size: Size) -> dict[str, Number]:
     }
 
 
+def generation_numbers(size: Size) -> dict[str, Number]:
+    """Compiled and uncompiled blocks are of one network, which fits where two do not."""
+    dit = network(size)
+    for parameter in dit.parameters():
+        if not parameter.any():  # what a new network leaves out
+            nn.init.normal_(parameter, std=0.02)
+    narrow(dit, torch.bfloat16)  # as generation keeps them
+    x, t, text = inputs(size, dit)
+    config, lead = dit.config, (1, size.latents)
+    sound = draw(size, *lead, config.num_audio_tokens, config.audio_dim)
+    cond = Cond(text=text, audio=sound, motion=draw(size, *lead, config.motion_dim))
+    shared: list[ContextKeys] = []
+    found: dict[str, Tensor] = {}
+
+    def step(name: str, contexts: list[ContextKeys] | None, stance: Stance) -> None:
+        with torch.compiler.set_stance(stance):
+            found[name] = dit(x, t, cond, contexts=contexts)
+
+    ways = {
+        "anew": partial(step, "anew", None, "force_eager"),
+        "shared": partial(step, "shared", shared, "force_eager"),
+    }
+    if size.compiles:
+        compile_blocks(dit)
+        ways["compiled"] = partial(step, "compiled", shared, "default")
+    clock = time.perf_counter if size.device.startswith("cuda") else time.process_time
+    times = in_turns({k: awaited(v, size) for k, v in ways.items()}, size.repeats, clock=clock)
+    pairs = [pair for layer in shared for pair in layer if pair is not None]
+    num_bytes = sum(part.numel() * part.element_size() for pair in pairs for part in pair)
+    words = "a denoising step with sound and motion"
+    numbers = {
+        "shared_s": median_of_repeats(times["shared"]).described(words, unit="s"),
+        "shared": ratio(times, "anew", "shared").described(
+            f"{words}: keys of text and sound computed in it / there from the first step"
+        ),
+        "shared_same": Number(float((found["anew"] - found["shared"]).abs().max()), 1).described(
+            "largest difference of the two velocities"
+        ),
+        "shared_mib": Number(num_bytes / 2**20, 1).described(
+            "keys and values of text and sound, of one pass", unit="MiB"
+        ),
+    }
+    if not size.compiles:
+        return numbers
+    gain = median_of_repeats(
+        [a - b for a, b in zip(times["shared"], times["compiled"], strict=True)]
+    )
+    off, whole = found["compiled"] - found["shared"], found["shared"].float().std()
+    return numbers | {
+        "compiled": ratio(times, "shared", "compiled").described(
+            f"{words}: as it is / its blocks compiled"
+        ),
+        "compiled_off": Number(float(off.abs().max() / whole), 1).described(
+            "largest difference of the two velocities, in their standard deviations"
+        ),
+        "warm_up_s": Number(compiled_s(), 1).described("compiling, by the clock", unit="s"),
+        "pays_after": Number(compiled_s() / gain.value, 1).described(
+            "denoising steps after which compiling has paid for itself"
+        ),
+    }
+
+
 MEASURES: dict[str, Callable[[Size], dict[str, Number]]] = {
     "train": train_numbers,
     "block": block_numbers,
     "reference": reference_numbers,
     "switch": switch_numbers,
+    "generation": generation_numbers,
 }
 
 

@@ -103,6 +103,10 @@ def run(args: argparse.Namespace) -> int:
             f"warning: the video fell {behind_s:.1f} s behind the voice; to follow one live, "
             f"{record.video.frame_rate_hz} frames a second have to be made"
         )
+    if weights.compile:
+        from avatar_v.parallel.compiling import compiled_s
+
+        notice(f"compiling took {compiled_s():.1f} s of it")
     say = notice if request.output.out == STDOUT else print
     say(
         f"{request.output.out}: {counted(record.num_frames, 'frame')} "

@@ -28,6 +28,7 @@ from avatar_v.inputs.reference_check import NamedPictures, check_reference
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
+from avatar_v.parallel.compiling import compile_blocks
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import open_streams
 from avatar_v.request.record import ReferenceCheck
@@ -58,7 +59,8 @@ class LoadedPipeline:
     ``folder`` say where the weights come from, ``adapters`` what was merged into them. ``ranks``
     make the video together (ranks.py); all of them build a pipeline, those that follow call
     `follow`, and `close` ends them. With ``shard`` each rank keeps its part of the weights of the
-    DiT and the text encoder, and with ``offload`` as well that part waits in main memory. Ranks of
+    DiT and the text encoder, and with ``offload`` as well that part waits in main memory. With
+    ``compile`` the blocks of the DiT are compiled at their first call (compiling.py). Ranks of
     causal weights stand in a line, of which rank 0 always overlaps (parallel/timestep.py).
     """
 
@@ -73,6 +75,7 @@ class LoadedPipeline:
         overlap: bool | None = None,
         offload: bool = False,
         shard: bool = False,
+        compile: bool = False,
         refiner: str | Path | None = None,
         name: str = "",
         folder: Path | None = None,
@@ -91,7 +94,7 @@ class LoadedPipeline:
         self.refiner = (
             None if refiner is None else TrainedRefiner.from_pretrained(refiner, conditioner)
         )
-        self.offload, self.shard = offload, shard
+        self.offload, self.shard, self.compile = offload, shard, compile
         self.has_audio = dit.has_audio  # asked before a rank has but a part of the weights
         networks = [(dit, conditioner)]
         if self.refiner is not None:
@@ -106,6 +109,9 @@ class LoadedPipeline:
         if ranks is not None and not self.dit.config.is_causal:
             decoding = networks[-1][1].vae
             ranks.spread(*(dit for dit, _ in networks), vae=decoding)
+        if compile:
+            for dit, _ in networks:
+                compile_blocks(dit)
 
     def stream(self, inputs: Inputs, request: Request) -> Iterator[Frames]:
         """Blocks of frames for files already read, without files or a watermark (run.py); of
@@ -214,7 +220,8 @@ class LoadedPipeline:
         """The conditions besides request and weights that frames depend on, for resume.py."""
         refiner = {} if self.refiner is None else {"refiner": hash_of_refiner(self.refiner.name)}
         precision = "bf16" if self.bf16 else "fp32"
-        return {"precision": precision, "device": self.device.type, **refiner}
+        compiled = {"compile": "blocks"} if self.compile else {}
+        return {"precision": precision, "device": self.device.type, **compiled, **refiner}
 
     def check_reference(self, pictures: NamedPictures) -> tuple[ReferenceCheck, tuple[str, ...]]:
         """Compare ``pictures`` with those that the weights know; also the warnings."""

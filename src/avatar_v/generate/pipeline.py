@@ -36,6 +36,7 @@ class AvatarPipeline(LoadedPipeline):
         precision: str = "auto",
         offload: bool = False,
         shard: bool = False,
+        compile: bool = False,
         refiner: str | Path | None = None,
         devices: int = 1,
         lora: Sequence[str] = (),
@@ -53,6 +54,7 @@ class AvatarPipeline(LoadedPipeline):
             precision=precision,
             offload=offload,
             shard=shard,
+            compile=compile,
             devices=devices,
         )
         return StoredPipeline(weights).load_as(cls)

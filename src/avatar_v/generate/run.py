@@ -352,6 +352,7 @@ class Run:
             resumed_chunks=num_found,
             offload=pipeline.offload,
             shard=pipeline.shard,
+            compile=pipeline.compile,
             watermark=None if self._mark is None else self._mark.id,
             consented=self._consented,
             scene=() if self._scene is None else self._scene.candidates,

@@ -10,6 +10,7 @@ from avatar_v.generate.ranks import Ranks
 from avatar_v.generate.refine import hash_of_refiner
 from avatar_v.kernels import backends, switch
 from avatar_v.parallel import exchange
+from avatar_v.parallel.compiling import check_compile
 from avatar_v.parallel.streams import check_offload
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import InputSpec, input_spec
@@ -25,7 +26,8 @@ class StoredPipeline:
 
     ValueError, before any network is built, for a missing part, another schema version or an
     unknown preset, for ``offload``, a named attention or named kernels without a GPU, for ``shard``
-    on one device, for a refiner that is none, for an adapter that is none or of other weights, and
+    on one device, for ``compile`` where there is no compiler or weights come and go, for a refiner
+    that is none, for an adapter that is none or of other weights, and
     for causal weights with ``shard``. The card is that of the last adapter, if there is one.
     """
 
@@ -35,6 +37,8 @@ class StoredPipeline:
         if weights.offload:
             check_offload(device)
         check_devices(weights.devices, device, shard=weights.shard)
+        if weights.compile:
+            check_compile(device, is_moved=weights.offload or weights.shard)
         backends.check_named(device)
         switch.check_named(device)
         exchange.check_named(device)
@@ -42,6 +46,7 @@ class StoredPipeline:
         self.made_with = {
             "precision": chosen_precision(weights.precision, device),
             "device": device.type,
+            **({"compile": "blocks"} if weights.compile else {}),
         }
         self.refiner_card = None
         if weights.refiner is not None:
@@ -113,6 +118,7 @@ class StoredPipeline:
             precision=weights.precision,
             offload=weights.offload,
             shard=weights.shard,
+            compile=weights.compile,
             refiner=weights.refiner if refines else None,
             name=str(weights.name),
             folder=self.folder,

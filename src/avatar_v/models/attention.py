@@ -31,6 +31,8 @@ KeyValue = tuple[Float[Tensor, "b k heads width"], Float[Tensor, "b k heads widt
 AsSeen = Callable[[KeyValue], KeyValue]
 """How later blocks see the keys and values of a run of frames, keys not rotated."""
 ExtraKeyValue = tuple[Float[Tensor, "b extra heads width"], Float[Tensor, "b extra heads width"]]
+ContextKeyValue = tuple[Float[Tensor, "_b _n _heads _width"], Float[Tensor, "_b _n _heads _width"]]
+"""Of what cross-attention reads: text, or the sound of each latent frame."""
 
 
 @dataclass(frozen=True)
@@ -282,10 +284,11 @@ def _as_it_is(x: Heads) -> Heads:
 
 class CrossAttention(Attention):
     def forward(
-        self, x: Float[Tensor, "b s d"], context: Float[Tensor, "b n d"]
+        self, x: Float[Tensor, "b s d"], context: Float[Tensor, "b n d"] | ContextKeyValue
     ) -> Float[Tensor, "b s d"]:
+        """``context``: tokens, or their keys and values."""
         query = self.project_query(x.to(compute_dtype(x, self.query.weight)))
-        key, value = self.project_keys(context)
+        key, value = self.project_keys(context) if isinstance(context, Tensor) else context
         return self.merge(attend(query, key, value))
 
 

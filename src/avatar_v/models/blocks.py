@@ -6,6 +6,8 @@ serves the video, its motion tokens and the reference stream: `run_block` decide
 at which.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from avatar_v.kernels.residual import (
 from avatar_v.models.attention import (
     AsSeen,
     Blocked,
+    ContextKeyValue,
     Core,
     CrossAttention,
     ExtraKeyValue,
@@ -36,6 +39,13 @@ from avatar_v.models.layers import (
     compute_dtype,
 )
 from avatar_v.models.spread import ALONE, Cores
+
+
+class ContextKeys(NamedTuple):
+    """Keys and values that a block reads of text and of the sound of each latent frame."""
+
+    text: ContextKeyValue
+    audio: ContextKeyValue | None
 
 
 class Block(nn.Module):
@@ -60,8 +70,8 @@ class Block(nn.Module):
         modulation: Float[Tensor, "#b #l 6 d"],
         rotary: Float[Tensor, "*positions 1 half 2"],
         *,
-        text: Float[Tensor, "b m d"] | None = None,
-        audio: Float[Tensor, "b l a d"] | None = None,
+        text: Float[Tensor, "b m d"] | ContextKeyValue | None = None,
+        audio: Float[Tensor, "b l a d"] | ContextKeyValue | None = None,
         audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
         motion: Float[Tensor, "b l 1 d"] | None = None,
         core: Core = attend_self,
@@ -72,8 +82,9 @@ class Block(nn.Module):
     ) -> tuple[Tokens, KeyValue]:
         """One block over one stream; also returns its unrotated K and V.
 
-        ``core`` and what it reads beside x are those of `SelfAttention`. ``audio_scale`` multiplies
-        the contribution of audio, per sample. ``motion`` are the motion tokens of x's frames.
+        ``core`` and what it reads beside x are those of `SelfAttention`. Text and audio are tokens,
+        or their `context_keys`. ``audio_scale`` multiplies the contribution of audio, per sample.
+        ``motion`` are the motion tokens of x's frames.
         """
         shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
             (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
@@ -93,7 +104,8 @@ class Block(nn.Module):
         if audio is not None and self.audio_attention is not None and self.audio_norm is not None:
             dtype = compute_dtype(x, self.audio_attention.query.weight)
             x, y = self.audio_norm.behind(x, y, gate, dtype)
-            y, gate = self.audio_attention(y.flatten(0, 1), audio.flatten(0, 1)), audio_scale
+            heard = audio.flatten(0, 1) if isinstance(audio, Tensor) else audio
+            y, gate = self.audio_attention(y.flatten(0, 1), heard), audio_scale
             y = y.unflatten(0, (-1, num_frames))
         dtype = compute_dtype(x, self.ffn.up.weight)
         if motion is not None and self.motion_inject is not None and self.motion_norm is not None:
@@ -103,6 +115,15 @@ class Block(nn.Module):
         else:
             x, y = gated_add_norm(x, y, gate, shift_ffn, scale_ffn, self.eps, dtype)
         return gated_add(x, self.ffn(y), gate_ffn), key_value
+
+    def context_keys(
+        self, text: Float[Tensor, "b m d"], audio: Float[Tensor, "b l a d"] | None
+    ) -> ContextKeys:
+        """What `forward` computes of text and audio whatever x and t are."""
+        heard = None
+        if audio is not None and self.audio_attention is not None:
+            heard = self.audio_attention.project_keys(audio.flatten(0, 1))
+        return ContextKeys(self.text_attention.project_keys(text), heard)
 
 
 def run_block(
@@ -114,8 +135,8 @@ def run_block(
     motion_rotary: Float[Tensor, "*frames 1 half 2"],
     *,
     motion_modulation: Float[Tensor, "#b #l 6 d"] | None = None,
-    text: Float[Tensor, "b m d"] | None = None,
-    audio: Float[Tensor, "b l a d"] | None = None,
+    text: Float[Tensor, "b m d"] | ContextKeyValue | None = None,
+    audio: Float[Tensor, "b l a d"] | ContextKeyValue | None = None,
     audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
     extra: ExtraKeyValue | None = None,
     key_mask: KeyMask | None = None,

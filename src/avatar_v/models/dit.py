@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from avatar_v.kernels.key_mask import KeyPart, build_mask
 from avatar_v.kernels.residual import Tokens
 from avatar_v.models.attention import KeyValue, Pattern
-from avatar_v.models.blocks import Block, Head, run_block
+from avatar_v.models.blocks import Block, ContextKeys, Head, run_block
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.checks import check_latents, check_reference, expect
 from avatar_v.models.config import CAUSAL_FIRST, NUM_GUIDANCE, DiTConfig
@@ -132,6 +132,7 @@ class AvatarDiT(nn.Module):
         pattern: Pattern | None = None,
         as_seen: Callable[[int, KeyValue], KeyValue] | None = None,
         return_keys: bool = False,
+        contexts: list[ContextKeys] | None = None,
     ) -> Latents | tuple[Latents, KeyValueCache]:
         """v = ε - x_0 at every latent frame; with ``return_keys`` also their keys and values.
 
@@ -149,6 +150,9 @@ class AvatarDiT(nn.Module):
         appended to a cache. ``as_seen(layer, keys)`` says how later blocks see those of a causal
         network, in this pass and in the cache (None: as they are). Motion tokens see the past's
         video alone.
+
+        ``contexts`` is a list that passes of the same text and audio share, where nothing takes a
+        gradient: the first leaves there the keys and values of both, which later ones read.
         ValueError for shapes that do not fit.
         """
         self._check(x_t, t, cond)
@@ -166,8 +170,11 @@ class AvatarDiT(nn.Module):
             kept = return_keys or as_seen is not None
             shares = self.spread.of(num_frames, x.shape[2], keep_keys=kept)
             x = shares.own(x)
-        text = self._embed_text(cond.text)
-        audio, audio_scale = self._heard(cond)
+        known = list(contexts or ())
+        text = audio = None
+        if not known:
+            text, audio = self._embed_text(cond.text), self._embed_audio(cond.audio)
+        audio_scale = self._audio_scale(cond)
         past_rotary = seen = None
         if past is not None:
             past = past.expand(num_samples)
@@ -192,16 +199,22 @@ class AvatarDiT(nn.Module):
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             seen_as = None if as_seen is None else partial(as_seen, i)
+            if contexts is not None and len(known) == i:
+                assert text is not None
+                known.append(block.context_keys(text, audio))
+            words, sound = (text, audio) if contexts is None else known[i]
             x, motion, keys = run_block(
                 block, x, motion, modulation, rotary, motion_rotary,
                 motion_modulation=motion_modulation,
-                text=text, audio=audio, audio_scale=audio_scale,
+                text=words, audio=sound, audio_scale=audio_scale,
                 extra=None if past is None else past.read(i, past_rotary),
                 key_mask=key_mask, motion_key_mask=motion_key_mask, pattern=pattern,
                 as_seen=seen_as, cores=ALONE if shares is None else shares.cores,
             )  # fmt: skip
             if return_keys:  # else those of all blocks would stay until the last one
                 layers.append(keys if seen_as is None else seen_as(keys))
+        if contexts is not None:
+            contexts[:] = known
         patches = self.head(x, embedding)
         v = self._to_latents(patches if shares is None else shares.whole(patches), *grid)
         if not return_keys:
@@ -307,14 +320,11 @@ class AvatarDiT(nn.Module):
         y = self.audio_embed(audio.to(compute_dtype(audio, self.audio_embed.weight)))
         return y + self.audio_position.to(y.dtype)
 
-    def _heard(
-        self, cond: Cond
-    ) -> tuple[Float[Tensor, "b l a d"] | None, Float[Tensor, "b 1 1 1"] | None]:
-        """Audio tokens, and 0 for the samples whose audio is not kept."""
-        audio = self._embed_audio(cond.audio)
-        if audio is None or cond.audio_keep is None:
-            return audio, None
-        return audio, cond.audio_keep[:, None, None, None].to(self._residual(audio))
+    def _audio_scale(self, cond: Cond) -> Float[Tensor, "b 1 1 1"] | None:
+        """0 for the samples whose audio is not kept."""
+        if cond.audio is None or cond.audio_keep is None:
+            return None
+        return cond.audio_keep[:, None, None, None].to(self._residual(cond.audio))
 
     def _embed_style(self, moments: Float[Tensor, "b k"] | None) -> Float[Tensor, "b d"] | None:
         if moments is None:

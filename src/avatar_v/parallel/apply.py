@@ -4,7 +4,7 @@ weights for the export."""
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -33,12 +33,6 @@ def checkpoint_blocks(dit: AvatarDiT) -> None:
     """Each block keeps its input alone and is computed again in the backward pass."""
     for block in dit.blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-
-
-def compile_blocks(dit: AvatarDiT) -> None:
-    """Each block is compiled at its first call; all share what is compiled for one."""
-    for block in dit.blocks:
-        block.compile()
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) -> None:
@@ -70,8 +64,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) ->
     back = True if isinstance(module, Conditioner) else None
     for part in parts:
         fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=back)
-    if isinstance(module, AvatarDiT):
-        register_fsdp_forward_method(module, "encode_reference")
+    _register_methods(networks)
 
 
 def shard_frozen(network: nn.Module, mesh: DeviceMesh, *, offload: bool = False) -> None:
@@ -94,8 +87,7 @@ def shard_frozen(network: nn.Module, mesh: DeviceMesh, *, offload: bool = False)
             offload_policy=waiting if offload else OffloadPolicy(),
         )
     fully_shard(network, mesh=mesh, reshard_after_forward=True)
-    if isinstance(network, AvatarDiT):
-        register_fsdp_forward_method(network, "encode_reference")
+    _register_methods([network])
     for unit, after in itertools.pairwise([network, *blocks]):
         assert isinstance(unit, FSDPModule)
         assert isinstance(after, FSDPModule)
@@ -103,6 +95,15 @@ def shard_frozen(network: nn.Module, mesh: DeviceMesh, *, offload: bool = False)
         if unit is not network:
             after.register_forward_pre_hook(functools.partial(_put_back, unit), prepend=True)
     network.register_forward_hook(_forget_order)
+
+
+def _register_methods(networks: Iterable[nn.Module]) -> None:
+    """Let what is called besides ``forward`` find whole weights, too."""
+    for dit in networks:
+        if isinstance(dit, AvatarDiT):
+            register_fsdp_forward_method(dit, "encode_reference")
+            for block in dit.blocks:
+                register_fsdp_forward_method(block, "context_keys")
 
 
 def _put_back(before: FSDPModule, *_: object) -> None:

@@ -128,7 +128,9 @@ class Residency:
             if ids not in blocks:
                 blocks[ids] = _OffloadedBlock(name, tensors, self._streams)
             self._packed.update(ids)
-            _wrap(part, functools.partial(self._visit, blocks[ids]))
+            for method in ("forward", "context_keys"):
+                if hasattr(part, method):
+                    _wrap(part, functools.partial(self._visit, blocks[ids]), method)
         order = list(blocks.values())
         for block, after in zip(order, [*order[1:], *order[:1]], strict=True):
             block.after = after
@@ -265,13 +267,17 @@ class _Turns:
                     self._changed.notify_all()
 
 
-def _wrap(module: nn.Module, context: Callable[[], AbstractContextManager[None]]) -> None:
+def _wrap(
+    module: nn.Module,
+    context: Callable[[], AbstractContextManager[None]],
+    method: str = "forward",
+) -> None:
     """``module`` computes inside ``context``."""
-    forward = module.forward
+    compute = getattr(module, method)
 
-    @functools.wraps(forward)
+    @functools.wraps(compute)
     def inside(*args: Any, **kwargs: Any) -> Any:
         with context():
-            return forward(*args, **kwargs)
+            return compute(*args, **kwargs)
 
-    module.forward = inside
+    setattr(module, method, inside)

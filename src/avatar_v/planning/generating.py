@@ -24,7 +24,13 @@ from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Cost, Number, as_on_gpus, cost_of, pretending, without_values
 from avatar_v.planning.memory import GIB
 from avatar_v.planning.networks import conditioner_of, config_of
-from avatar_v.planning.passes import Pass, context_flops, pass_cost, reference_bytes
+from avatar_v.planning.passes import (
+    Pass,
+    context_bytes,
+    context_flops,
+    pass_cost,
+    reference_bytes,
+)
 from avatar_v.planning.report import Machine, table
 from avatar_v.planning.scaling import (
     exposed_links,
@@ -105,18 +111,20 @@ def generation_report(name: str, machine: Machine, video: Video, *, devices: int
         "encoders of text and sound, fp32": _size(conditioner) - _size(conditioner.vae),
         "motion network": _size(net),
         "keys of the reference": reference_bytes(dit, made, bf16=True) / ulysses,  # of its heads
+        "keys of text and sound": context_bytes(dit, made),
         "activations": max(cost.peak, encoding.peak, decoding.peak / devices),
     }
     parts |= refiner | {"activations": max(parts["activations"], refining.peak)}
     chunks = video.num_chunks(sizes)
     steps = num_steps_of(video.num_steps, card or Card(models.preset))
-    flops = encoding.flops + chunks * (steps * cost.flops + decoding.flops / devices)
+    context = context_flops(dit, made)
+    flops = encoding.flops + chunks * (context + steps * cost.flops + decoding.flops / devices)
     flops += chunks * refining.flops
     lines = [
         _verdict(name, sum(parts.values()) / GIB, machine, devices),
         f"{_work(made, way.base, video, chunks, steps)}, {flops:.2e} operations on device 0",
-        f"keys and values of text and sound, alike in all steps: "
-        f"{context_flops(dit, made) / costs[1].flops:.2%} of a step",
+        f"keys and values of text and sound, once for all steps of a chunk: "
+        f"{context / costs[1].flops:.2%} of a step",
     ]
     lines += words
     if machine.gpu is not None:
@@ -225,7 +233,7 @@ def _passes(
     of = Pass(
         1, sizes.chunk_latents, _cells(way.base, conditioner.vae),
         audio=heard, motion=heard, reference=frames,
-        text_tokens=text_tokens, stills=bool(stills),
+        text_tokens=text_tokens, stills=bool(stills), kept=True,
     )  # fmt: skip
     return replace(of, samples=video.num_passes or guided), replace(of, latents=0)
 
@@ -262,7 +270,7 @@ def _refined(
     narrow(refiner, torch.bfloat16)
     of = replace(
         made, samples=1, latents=made.latents + CONTEXT_LATENTS, size=_cells(tile, vae),
-        reference=min(made.reference, sizes.refiner_latents), stills=False,
+        reference=min(made.reference, sizes.refiner_latents), stills=False, kept=False,
         within=_cells(whole, vae),
     )  # fmt: skip
     one = _step_cost(refiner, of, devices)

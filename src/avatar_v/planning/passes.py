@@ -2,12 +2,14 @@
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from avatar_v.models.blocks import Block, ContextKeys
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import (
@@ -33,6 +35,7 @@ class Pass:
     text_tokens: int = 512
     reference: int = 0  # latent frames whose keys are read; their own pass is another
     stills: bool = False  # each of them is a segment of its own
+    kept: bool = False  # keys and values of text and sound are there, from the chunk's first step
     within: tuple[int, int] | None = None
     """Cells of the whole picture, which the reference has, where this is a tile of it."""
 
@@ -49,15 +52,17 @@ def pass_cost(network: AvatarDiT, of: Pass) -> Cost:
     with pretending(), torch.no_grad(), autocast:
         without_values(network, torch.bfloat16)
         packed = _packed(network, of) if of.reference else None
-        past = None
+        past = kept = None
         if packed is not None and of.latents > 0:
             past = network.encode_packed(packed).rotated()  # once, as in sampling
+        if of.kept:
+            kept = _kept(network, of)
         replay = Replay(counter)
         for block in network.blocks:
             replay.watch(block)
         with counter:
             if of.latents > 0:
-                _velocity(network, of, past)
+                _velocity(network, of, past, kept)
             elif packed is not None:
                 network.encode_packed(packed)
     return counter.cost()
@@ -72,7 +77,7 @@ def reference_bytes(network: AvatarDiT, of: Pass, *, bf16: bool) -> int:
 
 
 def context_flops(network: AvatarDiT, of: Pass) -> Number:
-    """Of a pass, those that make keys and values of text and sound, which all steps share."""
+    """Of a chunk, those that make keys and values of text and sound, which all steps share."""
     config = network.config
     keys, embed = 4 * config.dim**2, 2 * config.dim
     heard = sum("audio_attention.key.weight" in name for name, _ in network.named_parameters())
@@ -82,17 +87,41 @@ def context_flops(network: AvatarDiT, of: Pass) -> Number:
     return of.samples * (of.text_tokens * text + num_sounds * sound)
 
 
-def _velocity(network: AvatarDiT, of: Pass, past: KeyValueCache | None) -> Tensor:
+def context_bytes(network: AvatarDiT, of: Pass) -> int:
+    """Of these keys and values in all layers, in bf16."""
+    with pretending(), torch.autocast("cpu", torch.bfloat16):
+        network = copy.deepcopy(network)
+        without_values(network, torch.bfloat16)
+        pairs = [pair for layer in _kept(network, of) for pair in layer if pair is not None]
+    return sum(x.numel() * x.element_size() for pair in pairs for x in pair)
+
+
+def _kept(network: AvatarDiT, of: Pass) -> list[ContextKeys]:
+    cond = _cond(network, of)
+    text, audio = network._embed_text(cond.text), network._embed_audio(cond.audio)
+    return [cast(Block, block).context_keys(text, audio) for block in network.blocks]
+
+
+def _cond(network: AvatarDiT, of: Pass) -> Cond:
     config, (b, n) = network.config, (of.samples, of.latents)
-    x = torch.empty(b, n, config.latent_channels, *of.size)
-    cond = Cond(
+    return Cond(
         text=torch.empty(b, of.text_tokens, config.text_dim),
         audio=torch.empty(b, n, config.num_audio_tokens, config.audio_dim) if of.audio else None,
+    )
+
+
+def _velocity(
+    network: AvatarDiT, of: Pass, past: KeyValueCache | None, kept: list[ContextKeys] | None
+) -> Tensor:
+    config, (b, n) = network.config, (of.samples, of.latents)
+    x = torch.empty(b, n, config.latent_channels, *of.size)
+    cond = replace(
+        _cond(network, of),
         low=x if config.reads_low else None,
         motion=torch.empty(b, n, config.motion_dim) if of.motion else None,
         guidance=torch.empty(b, 3) if config.has_guidance_inside else None,
     )
-    v = network(x, torch.empty(b, n), cond, past=past)
+    v = network(x, torch.empty(b, n), cond, past=past, contexts=kept)
     assert isinstance(v, Tensor)
     return v
 

@@ -103,6 +103,7 @@ class Record:
     resumed_chunks: int = 0  # that an interrupted run had made
     offload: bool = False  # weights waited in main memory
     shard: bool = False  # each rank had its part of the weights
+    compile: bool = False  # blocks were compiled
     refiner: str | None = None  # folder of the refiner, where there was one
     lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
     scene: tuple[SceneCandidate, ...] = ()  # of --scene, the best first, which begins the video

@@ -268,6 +268,10 @@ class Weights:
         "with --devices: each keeps its part of the weights and gathers block by block",
         flag="--shard", default=False,
     )  # fmt: skip
+    compile: bool = option(
+        "compile the blocks of the networks at their first call, which takes a minute or more",
+        flag="--compile", default=False,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

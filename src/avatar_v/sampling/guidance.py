@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.flow import Latents
+from avatar_v.models.blocks import ContextKeys
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.causal import Corruption
 from avatar_v.models.dit import AvatarDiT
@@ -68,6 +69,21 @@ def streams(
     return tuple(stream for stream in found if stream.factor != 0)
 
 
+@dataclass
+class Kept:
+    """Keys and values of text, and of the sound of a run of frames (None: all), for all steps of
+    generation. Training, whose weights change and whose shards travel, computes them in each."""
+
+    run: slice | None = None
+    layers: list[ContextKeys] = field(default_factory=list)
+
+    def of(self, run: slice | None) -> list[ContextKeys]:
+        """Those of ``run``, which the first step fills; others are forgotten."""
+        if run != self.run:
+            self.run, self.layers = run, []
+        return self.layers
+
+
 @dataclass(frozen=True)
 class Passes:
     """The passes of a request as one batch."""
@@ -77,6 +93,7 @@ class Passes:
     factors: tuple[float, ...]
     keys: Callable[[], KeyValueCache | None]  # of the reference, for all passes
     corruption: Corruption | None = None  # of the history of a causal network
+    kept: Kept = field(default_factory=Kept)
 
     @property
     def num(self) -> int:
@@ -85,7 +102,7 @@ class Passes:
     def velocity(self, x_t: Tensor, t: Tensor, start: int = 0) -> Tensor:
         """The guided velocity of all frames; of a causal network these are a video from its
         beginning, whose first has the position ``start``."""
-        more = self._seen(0, x_t.shape[1]) | ({"start": start} if start else {})
+        more = self._seen(0, x_t.shape[1], None) | ({"start": start} if start else {})
         v = self.dit(*self._repeated(x_t, t), self.joint, past=self.keys(), **more)
         return _summed(v, self.factors)
 
@@ -115,14 +132,17 @@ class Passes:
             past = history if context is None else context.append(history)
         cond = self.joint.frames(run)
         x, times = self._repeated(x_t, t)
-        more = self._seen(number, x_t.shape[1])
+        more = self._seen(number, x_t.shape[1], run)
         v, keys = self.dit(x, times, cond, past=past, start=start, return_keys=True, **more)
         return _summed(v, self.factors), keys
 
-    def _seen(self, number: int, num_frames: int) -> dict[str, Any]:
-        if self.corruption is None:
-            return {}
-        return {"as_seen": self.corruption.over(number, num_frames)}
+    def _seen(self, number: int, num_frames: int, run: slice | None) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        if isinstance(self.dit, AvatarDiT) and torch.is_inference_mode_enabled():
+            seen["contexts"] = self.kept.of(run)
+        if self.corruption is not None:
+            seen["as_seen"] = self.corruption.over(number, num_frames)
+        return seen
 
     def _repeated(self, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         return x_t.repeat(self.num, 1, 1, 1, 1), t.repeat(self.num, 1)

@@ -28,7 +28,8 @@ from avatar_v.base import checks
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.text import StoredText
-from avatar_v.parallel.apply import checkpoint_blocks, compile_blocks, shard
+from avatar_v.parallel.apply import checkpoint_blocks, shard
+from avatar_v.parallel.compiling import compile_blocks
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator, shard_mesh
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.parallel.trainer import check_replicas, check_timed_checkpoints, trainer_layout
