@@ -63,9 +63,7 @@ def measure(options: argparse.Namespace) -> Findings:
 
     def video(case: Case, listener: Listener | None) -> Video:
         inputs = build_inputs(rollout, case, REFERENCE_FRAMES)
-        inputs = dataclasses.replace(
-            inputs, audio=torch.zeros_like(case.audio), listener=listener
-        )
+        inputs = dataclasses.replace(inputs, audio=torch.zeros_like(case.audio), listener=listener)
         request = rollout.request_for(case.person_id, case.prompt)
         return torch.cat(list(rollout.pipeline.stream(inputs, request)))
 
