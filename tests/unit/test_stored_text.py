@@ -82,6 +82,11 @@ def test_losses_are_those_with_the_encoder_in_the_step(make, tmp_path: Path) -> 
     stage.configure_model()
     if ladder:
         randomise(stage.dit)  # fresh, the student says what the teacher says, whatever the text
+    else:  # nor does a fresh policy differ from its reference
+        with torch.no_grad():
+            for parameter in stage.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(0.1 * torch.randn_like(parameter))
     encoder = stage.conditioner.text_encoder
     expected = losses(stage, batch)
     stored = StoredText.of(encoder, lambda: encoder)
