@@ -87,7 +87,7 @@ def test_who_listens_nods_and_moves_on_as_if_not(pipe: AvatarPipeline) -> None:
         if hears:
             runs = ((part, part.chunk.latents) for part in parts)
             parts = (
-                dataclasses.replace(part, gesture=listener.gesture(run.start, run.stop, stats))
+                dataclasses.replace(part, nods=listener.added(run.start, run.stop, stats))
                 for part, run in runs
             )
         hook = pipe.dit.register_forward_hook(remember, with_kwargs=True)

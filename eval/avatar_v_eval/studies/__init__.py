@@ -4,7 +4,7 @@ STUDIES = {
     "systems": "videos of weights beside the truth and other weights: lips, faces, habits, looks",
     "motion": "the motion of motion networks beside the truth and others, without a pixel",
     "latency": "how late a live voice is answered against lips: blocks, and look-ahead of motion",
-    "listening": "somebody who listens: nods and looks in the pictures, and what else changes",
+    "listening": "somebody who listens: nods in the pictures, and what else changes",
     "hearing": "sound encoded by windows against whole recordings, and what it costs",
     "drift": "identity, colours and lips of long videos, and the seams of their chunks",
     "critics": "the critics themselves, on test persons and through the VAE",

@@ -1,8 +1,8 @@
-"""Somebody who listens: are nods and looks seen in the pictures, and does anything else change?
+"""Somebody who listens: are nods seen in the pictures, and does anything else change?
 
 TEST persons are silent while another one speaks in phrases. Each video is made twice with the same
-noise, with the other's voice (``generate --listen``) and without. A held-out critic reads head and
-eyes from the pixels.
+noise, with the other's voice (``generate --listen``) and without. A held-out critic reads the head
+from the pixels.
 """
 
 import argparse
@@ -36,14 +36,12 @@ PHRASE_S, PAUSE_S = 3.0, 1.5
 CONDITIONS = {"listens": "who listens", "alone": "who hears nothing"}
 MEASURES = {
     "dip": "how far the head goes down behind a phrase, from just before",
-    "gaze": "distance of the eyes from the viewer while the other speaks",
     "identity": "face similarity with the reference",
     "mouth": "movement of the mouth",
     "energy": "change of the motion from frame to frame",
 }
 UNITS = {"dip": "rad"}
 _PITCH, _MOUTH = MOTION_NAMES.index("pitch"), MOTION_NAMES.index("mouth_open")
-_GAZE = [MOTION_NAMES.index(name) for name in ("gaze_x", "gaze_y")]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -115,12 +113,11 @@ def in_phrases(sound: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
 
 
 def seen(motion: Float[Tensor, "f m"], listener: Listener) -> Reading:
-    """Of a video: what its head does where this listener nods, and where its eyes are."""
+    """Of a video: what its head does where this listener nods."""
     pitch, length = motion[:, _PITCH], round(NOD_S * FRAME_RATE_HZ)
     starts = [nod.start for nod in listener.nods if nod.start + length <= len(pitch)]
     dips = [float(pitch[s - 5 : s + 1].mean() - pitch[s : s + length].min()) for s in starts]
-    gaze = motion[FRAME_RATE_HZ:, _GAZE].norm(dim=1)
-    return {"dip": float(np.mean(dips)), "gaze": float(gaze.mean())}
+    return {"dip": float(np.mean(dips))}
 
 
 def followed(readings: Readings, listeners: list[Listener]) -> dict[str, Number]:

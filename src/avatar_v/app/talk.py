@@ -127,7 +127,7 @@ async def _obey(held: Conversation, text: str, rooms: Rooms) -> None:
         held.session.interrupt()
     if command.listen is not None:
         try:
-            held.session.listen(np.zeros(0, np.float32))
+            held.session.check_listens()
             held.listens = command.listen
         except ValueError as error:
             _refuse(held, rooms, error)

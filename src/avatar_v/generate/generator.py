@@ -25,7 +25,7 @@ from avatar_v.media.pixels import Frames, decoded, middle
 from avatar_v.media.sound import Sound
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.motion.listening import Gesture
+from avatar_v.motion.listening import Added, with_added
 from avatar_v.motion.vectors import motion_frames, unpack_motion
 from avatar_v.parallel.timestep import PipelineGroup
 from avatar_v.sampling.blocks import make_blocks
@@ -40,7 +40,6 @@ from avatar_v.sampling.rollout import (
     join_anchor,
     make_chunk,
     next_state,
-    shown_motion,
 )
 from avatar_v.sampling.settings import Settings
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
@@ -68,7 +67,7 @@ class AudioChunk:
     sound: Float[Tensor, " s"]
     refiner_audio: Float[Tensor, "1 l n e"] | None = None  # of the refiner's own encoder
     prompt: str | None = None  # from this chunk on, in place of the one before
-    gesture: Gesture | None = None  # of its latents, of somebody who listens
+    nods: Added | None = None  # of somebody who listens
 
     def to(self, device: torch.device) -> "AudioChunk":
         """The tokens that the networks take, on ``device``."""
@@ -218,7 +217,7 @@ def sample_chunks(
             carry = join_anchor(dit, carry)
             net = conditioner.motion_net
             velocity = chunk_velocity(dit, words, part.audio, carry, settings, net)
-            velocity = replace(velocity, gesture=part.gesture)
+            velocity = replace(velocity, nods=part.nods)
             if dit.config.is_causal:
                 seeds = (settings.seed,)
                 states, carry = make_blocks(
@@ -233,11 +232,11 @@ def sample_chunks(
             carry = next_state(carry, states, part.chunk, part.audio, settings)
         run = slice(-len(part.chunk.new_latents), None)
         own = None if part.refiner_audio is None else part.refiner_audio[:, run]
-        new, motion = states[0][:, run], None
-        if len(states) > 1:
-            shown = shown_motion(states[1], part.gesture)
-            motion = None if shown is None else shown[:, run]
-        yield LatentChunk(new, part.sound, len(part.chunk.frames), part.chunk.index, own, motion)
+        new, *motion = states
+        shown = [with_added(state, part.nods)[:, run] for state in motion]
+        yield LatentChunk(
+            new[:, run], part.sound, len(part.chunk.frames), part.chunk.index, own, *shown
+        )
 
 
 def _words(conditioner: Conditioner, prompt: str) -> Words:

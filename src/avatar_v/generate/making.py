@@ -117,12 +117,12 @@ class RankTask:
     def _audio_chunks(
         self, sound: Sound | LiveSound, listener: Listener | None
     ) -> Iterator[AudioChunk]:
-        """With what the ``listener`` does meanwhile."""
+        """With the nods of the ``listener``."""
         for part in self._spoken_chunks(sound):
             if listener is not None and self.conditioner.motion_net is not None:
                 run = part.chunk.latents
-                gesture = listener.gesture(run.start, run.stop, self.conditioner.known_stats)
-                part = dataclasses.replace(part, gesture=gesture)
+                nods = listener.added(run.start, run.stop, self.conditioner.known_stats)
+                part = dataclasses.replace(part, nods=nods)
             yield part
 
     def _spoken_chunks(self, sound: Sound | LiveSound) -> Iterator[AudioChunk]:

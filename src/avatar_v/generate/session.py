@@ -106,17 +106,21 @@ class LiveSession:
         self._feed.push(samples, at)
 
     def listen(self, samples: Tensor | np.ndarray) -> None:
-        """Hand over sound of somebody else, 16 kHz mono: the person listens to it (eyes on the
-        viewer, nods behind phrases) from the next block of frames on, and does not say it.
-        ValueError for anything but float samples in a row, for weights that make no motion, and
-        with ``--listen``, which is the sound of the other side already."""
+        """Hand over sound of somebody else, 16 kHz mono. The person does not say it, and nods
+        behind its phrases, from the next block of frames on. ValueError as `check_listens`, and for
+        anything but float samples in a row."""
+        self.check_listens()
         samples = checked_packet(samples)
-        if self._run.request.person.listen is not None:
-            raise ValueError("this conversation listens to a file")
-        check_listens(self._run.inputs, self._pipeline)
         listener = self._run.inputs.listener
         assert listener is not None, "a live request has one"
         listener.push(samples)
+
+    def check_listens(self) -> None:
+        """ValueError for weights that make no motion, and for a conversation with ``--listen``,
+        which has the sound of the other side already."""
+        if self._run.request.person.listen is not None:
+            raise ValueError("this conversation listens to a file")
+        check_listens(self._run.inputs, self._pipeline)
 
     def push(self, samples: Tensor | np.ndarray, at: int | None = None) -> list[LiveFrames]:
         """Hand over a packet (it may be empty) and take the frames that are ready. Raises what

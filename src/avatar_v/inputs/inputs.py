@@ -63,7 +63,7 @@ class Inputs:
     delivered: Delivered | None = None  # the sound of the video, where it is not `audio` itself
     track: SpokenTrack | None = None  # where `audio` is of a file
     stored: StoredPerson | None = None  # a person file, in place of ``clips``
-    listener: Listener | None = None  # who hears `--listen`, or the other side of a conversation
+    listener: Listener | None = None  # of `--listen`, or of the other side of a conversation
 
     @property
     def has_reference(self) -> bool:
@@ -127,8 +127,8 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
 
 
 def _read_listener(request: Request, frame_rate_hz: int) -> Listener | None:
-    """Who has heard the file of ``--listen``; of a live request without one, who may come to hear
-    something."""
+    """Who has heard the file of ``--listen``. Of a live request without one, who has heard nothing
+    yet (session.py)."""
     from avatar_v.media import reading
 
     path, seed = request.person.listen, derive("listening", request.sampling.seed)

@@ -26,7 +26,7 @@ from avatar_v.models.causal import Corruption
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import anchor_frame
-from avatar_v.motion.listening import Gesture
+from avatar_v.motion.listening import Added, with_added
 from avatar_v.motion.own_units import build_style
 from avatar_v.motion.stats import MotionStats
 from avatar_v.sampling.blend import blended
@@ -50,8 +50,8 @@ class ChunkVelocity:
     passes: Callable[[int, Tensor | None], Passes] | None = None
     """Those of ``video``, whose blocks a causal network makes (sampling/blocks.py)."""
     num_heard: int = 0  # latents whose sound is there, those behind the chunk too
-    gesture: Gesture | None = None
-    """What somebody who listens does: the video is made with it, the motion goes on without."""
+    nods: Added | None = None
+    """The video is made with them; the motion goes on without."""
 
     def after(self, motion: Tensor | None) -> "ChunkVelocity":
         """Those of the video after a ``motion`` that is there already, or after none."""
@@ -314,22 +314,15 @@ class ChunkStart:
     noise: Latents  # of the video
     fresh: Draw  # the noise of its steps
     motion: Float[Tensor, "b l md"] | None  # where one is made
-    gesture: Gesture | None = None
+    nods: Added | None = None
 
     @property
     def shown(self) -> Float[Tensor, "b l md"] | None:
         """The motion of the video."""
-        return shown_motion(self.motion, self.gesture)
+        return None if self.motion is None else with_added(self.motion, self.nods)
 
     def states(self, video: Latents) -> States:
         return (video,) if self.motion is None else (video, self.motion)
-
-
-def shown_motion(
-    motion: Float[Tensor, "b l md"] | None, gesture: Gesture | None
-) -> Float[Tensor, "b l md"] | None:
-    """A motion with the gesture of its latents, where there is one."""
-    return motion if motion is None or gesture is None else gesture(motion)
 
 
 def start_chunk(
@@ -359,7 +352,7 @@ def start_chunk(
         step=settings.motion_step,
         draw=fresh,
     )
-    return ChunkStart(noise, fresh, motion[:, :num], velocity.gesture)
+    return ChunkStart(noise, fresh, motion[:, :num], velocity.nods)
 
 
 def starting_noise(chunk: Chunk, prefixes: States, seeds: Sequence[int], ahead: int = 0) -> States:
