@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,6 +20,7 @@ from avatar_v.models.attention import attend_self
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
+from avatar_v.models.vae_network import VAEConfig, VAENetwork
 from avatar_v.parallel import exchange, sequence
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.sequence import SequenceGroup, sequence_mesh, spread
@@ -289,7 +289,7 @@ def strips() -> dict[str, float]:
     """What two sorts of VAE decode by strips against one rank, as shares of the largest value: rows
     that the ranks do not divide, and fewer rows than ranks. On rank 0."""
     torch.manual_seed(0)
-    plain = AutoencoderKLWan(base_dim=4, dim_mult=[1, 1, 2, 2], num_res_blocks=1)
+    plain = VAENetwork(VAEConfig(base_dim=4, dim_mult=(1, 1, 2, 2), num_res_blocks=1))
     found = {}
     for name, vae in (("residual", VideoVAE.tiny()), ("plain", VideoVAE(plain))):
         vae.eval()

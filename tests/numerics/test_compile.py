@@ -66,7 +66,7 @@ with torch.no_grad():
         same(call(forward), call(dit))
     assert graphs() == compiled, f"{graphs()} graphs, {compiled} of them for the first lengths"
     breaks = counters["graph_break"]
-    assert sum(breaks.values()) == 1, f"expected one break, at the packing, got {dict(breaks)}"
+    assert breaks and all("disable" in why for why in breaks), f"not the packing's: {dict(breaks)}"
 print("compiled", compiled)
 """
 

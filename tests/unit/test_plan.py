@@ -59,7 +59,7 @@ def _encoders_once() -> Iterator[None]:
         watch(self, module, trains=trains)
 
     def encoded_once(vae: VideoVAE, encode: Any, counter: Any, known: dict, video: Any) -> Any:
-        return encoded(vae, encode, counter, videos[str(dict(vae.core.config))], video)
+        return encoded(vae, encode, counter, videos[str(vae.core.config)], video)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Replay, "watch", watch_once)

@@ -34,7 +34,7 @@ TEXT_TOKENS = 64
 def decode_numbers(vae: VideoVAE, repeats: int) -> dict[str, Number]:
     """A chunk decoded as a stream: its first frame, in the pieces of generation, in one piece, and
     by diffusers, which gives nothing before the end."""
-    peer = AutoencoderKLWan.from_config(vae.core.config)
+    peer = AutoencoderKLWan.from_config(vae.core.config.to_json())
     assert isinstance(peer, AutoencoderKLWan)
     peer.eval().load_state_dict(vae.core.state_dict())
     noise = _randn(1, DECODED_LATENTS, vae.latent_channels, 8, 8)

@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import Store
-from torch.distributed.fsdp import FSDPModule
 
 from avatar_v.base.device import chosen_device
 from avatar_v.base.interrupts import interrupts_deferred
@@ -53,7 +52,11 @@ def check_devices(num: int, device: torch.device, *, shard: bool = False) -> Non
         raise ValueError(
             "--shard leaves each device a part of the weights: it needs --devices of 2 or more"
         )
-    if shard and not hasattr(FSDPModule, "reset_iter_state"):
+    if shard:
+        from torch.distributed.fsdp import FSDPModule  # a second of imports
+
+        if hasattr(FSDPModule, "reset_iter_state"):
+            return
         raise ValueError(f"--shard needs torch 2.13 or newer, this is {torch.__version__}")
 
 

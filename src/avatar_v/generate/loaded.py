@@ -29,7 +29,6 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.parallel.compiling import compile_blocks
-from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import open_streams
 from avatar_v.request.record import ReferenceCheck
 from avatar_v.request.request import Request
@@ -266,6 +265,10 @@ class LoadedPipeline:
                     if part is not conditioner.text_encoder:
                         part.to(self.device)
         elif self.offload:
+            from avatar_v.parallel.offload import (
+                offload_models,  # sharded tensors: a second of imports
+            )
+
             offload_models(networks, open_streams(self.device))
         else:
             for part in itertools.chain.from_iterable(networks):

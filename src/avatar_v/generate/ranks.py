@@ -31,7 +31,6 @@ from avatar_v.base.words import notice
 from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
-from avatar_v.parallel.apply import shard_frozen
 from avatar_v.parallel.deaths import PATIENCE_S, death_among
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.sequence import sequence_mesh, spread
@@ -81,6 +80,8 @@ class Ranks:
         with self.watched():
             mesh = init_device_mesh(self.device.type, (self.size,), mesh_dim_names=("shard",))
             for network in networks:
+                from avatar_v.parallel.apply import shard_frozen  # FSDP2, a second of imports
+
                 shard_frozen(network, mesh, offload=offload)
 
     def decoder(self, vae: VideoVAE) -> "DistributedDecoder":

@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from avatar_v.kernels.key_mask import Group, KeyMask
 
@@ -289,6 +288,8 @@ def _flash_module(device: torch.device) -> str | None:
 
 
 def _flex(query: Heads, key: Keys, value: Keys, mask: KeyMask | None) -> Heads:
+    from torch.nn.attention.flex_attention import create_block_mask  # it imports the compiler
+
     blocks = None
     if mask is not None:
         seen, size = mask.seen, (query.shape[0], None, query.shape[1], key.shape[1])
@@ -299,4 +300,6 @@ def _flex(query: Heads, key: Keys, value: Keys, mask: KeyMask | None) -> Heads:
 
 @functools.cache
 def _flex_kernel() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
     return torch.compile(flex_attention, dynamic=True)

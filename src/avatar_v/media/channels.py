@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy.signal import lfilter
 
 if TYPE_CHECKING:  # not installed where no file is read
     import av
@@ -64,7 +64,9 @@ class VoiceChannel:
     def _pair(self, pair: Float[np.ndarray, "2 s"]) -> Mono:
         mean = pair.mean(0)
         powers = np.stack([np.square(mean), np.square(pair).mean(0)]).astype(np.float64) + _FLOOR
-        smooth, self._powers = lfilter([1 - self._keep], [1, -self._keep], powers, zi=self._powers)
+        smooth, self._powers = scipy.signal.lfilter(
+            [1 - self._keep], [1, -self._keep], powers, zi=self._powers
+        )
         with np.errstate(invalid="ignore"):  # of samples that are no numbers, which are refused
             away = np.clip((KEPT - smooth[0] / smooth[1]) / (KEPT - CANCELLED), 0, 1)
             return np.where(away > 0, mean + away * ((pair[0] - pair[1]) / 2 - mean), mean)

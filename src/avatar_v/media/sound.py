@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pyloudnorm
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.signal import ellip, lfilter, sosfilt
 from torch import Tensor
 
 from avatar_v.types import SAMPLE_RATE_HZ
@@ -113,7 +112,9 @@ class HighPass:
     def __init__(self) -> None:
         order, rate = HIGHPASS_ORDER, SAMPLE_RATE_HZ
         self._sections = np.asarray(
-            ellip(order, RIPPLE_DB, STOP_DB, HIGHPASS_HZ, "highpass", fs=rate, output="sos")
+            scipy.signal.ellip(
+                order, RIPPLE_DB, STOP_DB, HIGHPASS_HZ, "highpass", fs=rate, output="sos"
+            )
         )
         self._state = np.zeros((len(self._sections), 2))
 
@@ -121,7 +122,7 @@ class HighPass:
         if len(part) == 0:  # sosfilt takes none
             return part
         samples = part.detach().cpu().double().numpy()
-        samples, self._state = sosfilt(self._sections, samples, zi=self._state)
+        samples, self._state = scipy.signal.sosfilt(self._sections, samples, zi=self._state)
         return torch.from_numpy(samples).float()
 
 
@@ -235,6 +236,8 @@ def _noise_floor(audio: Sound) -> float:
 
 def _weighted(audio: Sound) -> Iterator[np.ndarray]:
     """K-weighted parts that follow each other."""
+    import pyloudnorm  # with scipy.signal, a second of imports
+
     filters = pyloudnorm.Meter(SAMPLE_RATE_HZ)._filters.values()
     states = [np.zeros(len(stage.a) - 1) for stage in filters]
     for part in audio.split(PART_S * SAMPLE_RATE_HZ):
@@ -242,7 +245,7 @@ def _weighted(audio: Sound) -> Iterator[np.ndarray]:
             raise ValueError("audio holds NaN or infinite samples")
         samples = part.detach().cpu().double().numpy()
         for i, stage in enumerate(filters):
-            samples, states[i] = lfilter(stage.b, stage.a, samples, zi=states[i])
+            samples, states[i] = scipy.signal.lfilter(stage.b, stage.a, samples, zi=states[i])
             samples = stage.passband_gain * samples
         yield samples
 

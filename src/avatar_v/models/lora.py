@@ -8,12 +8,10 @@ import contextlib
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from avatar_v.models.dit import AvatarDiT
@@ -41,6 +39,8 @@ def add_factors(
     """Freeze ``network`` and give the matrices of its blocks a set of factors for each of
     ``names``, in place; the first is active. They begin alike on all ranks, with a product of 0
     that counts ``alpha / rank``. Matrices with one of ``whole`` in their names get none."""
+    from peft import LoraConfig, inject_adapter_in_model  # a second of imports
+
     network.requires_grad_(False)
     targets = [
         name
@@ -99,9 +99,12 @@ def active(network: nn.Module, name: str | None, resting: str) -> Iterator[None]
         activate(network, resting)
 
 
-def lora_layers(network: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
-    """Every layer with factors, with its name."""
-    return ((n, layer) for n, layer in network.named_modules() if isinstance(layer, LoraLayer))
+def lora_layers(network: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Every layer with factors (peft's LoraLayer), with its name."""
+    if any(FACTORS in name for name, _ in network.named_parameters()):
+        from peft.tuners.lora import LoraLayer
+
+        yield from ((n, x) for n, x in network.named_modules() if isinstance(x, LoraLayer))
 
 
 def active_factors(network: nn.Module) -> str | None:

@@ -17,9 +17,10 @@ Close-ups of the face are further frames, each a segment of its own, on the othe
 face i lies ``FACE_GAP + i`` latent frames before the clip's first, whatever the clip's length.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -203,8 +204,16 @@ class PackedReference:
 
 
 def _between_graphs(fn: _F) -> _F:
-    """``fn`` as it is, also where a compiler traces its caller: its numbers decide shapes."""
-    return cast(_F, torch.compiler.disable(fn))
+    """``fn`` as it is, also where a compiler traces its caller: its numbers decide shapes. The
+    compiler, seconds of imports, is asked only there."""
+
+    @functools.wraps(fn)
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return torch.compiler.disable(fn)(*args, **kwargs)
+        return fn(*args, **kwargs)
+
+    return cast(_F, outside)
 
 
 @_between_graphs

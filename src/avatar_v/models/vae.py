@@ -1,27 +1,18 @@
 """VideoVAE: the causal video autoencoder (Wan 2.1/2.2 architecture), whole or as a stream.
 
-The network is diffusers' AutoencoderKLWan, so published Wan weights load unchanged; this file adds
-the project's axes ("b f c h w"), normalised latents, streams whose feature cache outlives a call,
-and a faster norm (vae_norm.py). Spatial factor 8 or 16, temporal factor 4: frame 0 makes latent 0,
-every further four frames make one latent. It holds no loss and no training:
-objectives/vae.py.
+The network is vae_network.py's, for which published Wan weights load unchanged; this file adds the
+project's axes ("b f c h w"), normalised latents, streams and files. Spatial factor 8 or 16,
+temporal factor 4: frame 0 makes latent 0, every further four frames make one latent. It holds no
+loss and no training: objectives/vae.py.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, get_type_hints
 
 import torch
-from diffusers.models.autoencoders.autoencoder_kl_wan import (
-    AutoencoderKLWan,
-    WanCausalConv3d,
-    WanDecoder3d,
-    WanEncoder3d,
-    patchify,
-    unpatchify,
-)
 from einops import rearrange
 from jaxtyping import Float
 from safetensors.torch import save_file
@@ -33,7 +24,7 @@ from avatar_v.base.stored import Count, Size, Within, built, checked
 from avatar_v.models.base import part_folder
 from avatar_v.models.fidelity import ReconstructionStats
 from avatar_v.models.restored import restored
-from avatar_v.models.vae_norm import replace_norms
+from avatar_v.models.vae_network import Past, VAEConfig, VAENetwork
 from avatar_v.types import TEMPORAL_FACTOR, num_latents
 
 Video = Float[Tensor, "b f 3 h w"]
@@ -73,18 +64,16 @@ class VideoVAE(nn.Module):
     latents_mean: Tensor
     latents_std: Tensor
 
-    def __init__(self, core: AutoencoderKLWan, known: ReconstructionStats | None = None):
+    def __init__(self, core: VAENetwork, known: ReconstructionStats | None = None):
         super().__init__()
         self.known = known
-        factor = 2 ** sum(core.config["temperal_downsample"])
+        factor = 2 ** sum(core.config.temperal_downsample)
         if factor != TEMPORAL_FACTOR:
             raise ValueError(f"the VAE must have temporal factor {TEMPORAL_FACTOR}, got {factor}")
-        replace_norms(core)
-        _channels_last(core)
         self.core = core
         self.register_buffer("latents_mean", None, persistent=False)
         self.register_buffer("latents_std", None, persistent=False)
-        self.set_latent_stats(core.config["latents_mean"], core.config["latents_std"])
+        self.set_latent_stats(core.config.latents_mean, core.config.latents_std)
 
     @classmethod
     def tiny(cls) -> "VideoVAE":
@@ -98,27 +87,27 @@ class VideoVAE(nn.Module):
 
     @classmethod
     def wan21(cls, device: str = "meta") -> "VideoVAE":
-        """The published Wan 2.1 size (16 channels, factor 8); diffusers' defaults."""
+        """The published Wan 2.1 size (16 channels, factor 8)."""
         with torch.device(device):
-            return cls(AutoencoderKLWan())
+            return cls(VAENetwork(VAEConfig()))
 
     @classmethod
     def wan22(cls, device: str = "meta") -> "VideoVAE":
         """The published Wan 2.2 5B size (48 channels, factor 16)."""
+        config = VAEConfig(
+            base_dim=160,
+            decoder_base_dim=256,
+            z_dim=48,
+            latents_mean=_WAN22_MEAN,
+            latents_std=_WAN22_STD,
+            is_residual=True,
+            in_channels=12,
+            out_channels=12,
+            patch_size=2,
+            scale_factor_spatial=16,
+        )
         with torch.device(device):
-            core = AutoencoderKLWan(
-                base_dim=160,
-                decoder_base_dim=256,
-                z_dim=48,
-                latents_mean=list(_WAN22_MEAN),
-                latents_std=list(_WAN22_STD),
-                is_residual=True,
-                in_channels=12,
-                out_channels=12,
-                patch_size=2,
-                scale_factor_spatial=16,
-            )
-            return cls(core)
+            return cls(VAENetwork(config))
 
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> "VideoVAE":
@@ -140,8 +129,7 @@ class VideoVAE(nn.Module):
             )
         state = restored(directory, _read_weights)
         _check_fits(config, state, where=where)
-        core = AutoencoderKLWan.from_config(config)
-        assert isinstance(core, AutoencoderKLWan)
+        core = VAENetwork(VAEConfig.of(config))
         stored = directory / KNOWN_FILE
         known = (
             built(ReconstructionStats, read_json(stored), where=stored)
@@ -180,17 +168,17 @@ class VideoVAE(nn.Module):
 
     @property
     def latent_channels(self) -> int:
-        return self.core.config["z_dim"]
+        return self.core.config.z_dim
 
     @property
     def spatial_factor(self) -> int:
-        return self.core.config["scale_factor_spatial"]
+        return 2 ** len(self.core.config.temperal_downsample) * (self.core.config.patch_size or 1)
 
     @property
     def dtype(self) -> torch.dtype:
         return self.core.quant_conv.weight.dtype
 
-    def set_latent_stats(self, mean: list[float], std: list[float]) -> None:
+    def set_latent_stats(self, mean: Sequence[float], std: Sequence[float]) -> None:
         """Sets the per-channel statistics of raw latents that encode removes and decode restores.
 
         Raises:
@@ -200,7 +188,8 @@ class VideoVAE(nn.Module):
             raise ValueError(
                 f"expected {self.latent_channels} means and positive stds, got {mean}, {std}"
             )
-        self.core.register_to_config(latents_mean=list(mean), latents_std=list(std))
+        stats = {"latents_mean": tuple(mean), "latents_std": tuple(std)}
+        self.core.config = dataclasses.replace(self.core.config, **stats)
         device = self.core.quant_conv.weight.device
         self.latents_mean = torch.tensor(mean, device=device)[:, None, None]
         self.latents_std = torch.tensor(std, device=device)[:, None, None]
@@ -233,7 +222,7 @@ class VideoVAE(nn.Module):
         return DecoderStream(self, clamp=clamp)
 
     def _config(self) -> dict[str, Any]:
-        return {k: v for k, v in self.core.config.items() if not k.startswith("_")}
+        return self.core.config.to_json()
 
     def _state(self) -> list[tuple[str, Tensor]]:
         return sorted(self.core.state_dict().items())
@@ -247,7 +236,7 @@ class EncoderStream:
 
     def __init__(self, vae: VideoVAE):
         self._vae = vae
-        self._cache = _new_cache(vae.core.encoder)
+        self._past = Past()
         self._waiting: Tensor | None = None
 
     def push(self, video: Video) -> Latents:
@@ -270,12 +259,8 @@ class EncoderStream:
         return torch.cat([self._run(piece) for piece in pieces[:-1]], dim=1)
 
     def _run(self, frames: Video) -> Latents:
-        core = self._vae.core
         x = rearrange(frames.to(self._vae.dtype), "b f c h w -> b c f h w")
-        if core.config["patch_size"] is not None:
-            x = patchify(x.contiguous(), core.config["patch_size"])
-        x = x.contiguous(memory_format=torch.channels_last_3d)
-        x = core.quant_conv(core.encoder(x, feat_cache=self._cache, feat_idx=[0]))
+        x = self._vae.core.moments(x, self._past)
         return rearrange(x, "b c l h w -> b l c h w")
 
 
@@ -287,9 +272,8 @@ class DecoderStream:
 
     def __init__(self, vae: VideoVAE, *, clamp: bool = True):
         self._vae = vae
-        self._cache = _new_cache(vae.core.decoder)
+        self._past = Past()
         self._clamp = clamp
-        self._first = True
 
     def push(self, latents: Latents) -> Video:
         """The frames of these latents, float32.
@@ -303,40 +287,33 @@ class DecoderStream:
         raw = self._vae.unnormalise(latents.float()).to(self._vae.dtype)
         pixels = latents.shape[0] * latents[0, 0, 0].numel() * self._vae.spatial_factor**2
         step = max(1, PIXELS_PER_PASS // (TEMPORAL_FACTOR * pixels))
-        frames = []
-        if self._first:
-            frames.append(self._run(raw[:, :1], first_chunk=True))
-            raw, self._first = raw[:, 1:], False
-        if raw.shape[1]:
-            frames += [self._run(piece, first_chunk=False) for piece in raw.split(step, dim=1)]
+        num_first = int(self._past.is_first)
+        pieces = [*raw[:, :num_first].split(1, dim=1), *raw[:, num_first:].split(step, dim=1)]
+        frames = [self._run(piece) for piece in pieces if piece.shape[1]]
         video = torch.cat(frames, dim=1).float()
         return video.clamp(-1, 1) if self._clamp else video
 
-    def _run(self, raw: Latents, first_chunk: bool) -> Video:
-        core = self._vae.core
-        x = rearrange(raw, "b l c h w -> b c l h w")
-        x = core.post_quant_conv(x.contiguous(memory_format=torch.channels_last_3d))
-        x = core.decoder(x, feat_cache=self._cache, feat_idx=[0], first_chunk=first_chunk)
-        if core.config["patch_size"] is not None:
-            x = unpatchify(x.contiguous(), core.config["patch_size"])
+    def _run(self, raw: Latents) -> Video:
+        x = self._vae.core.pixels(rearrange(raw, "b l c h w -> b c l h w"), self._past)
         return rearrange(x, "b c f h w -> b f c h w")
 
 
-def _residual_core(base_dim: int) -> AutoencoderKLWan:
+def _residual_core(base_dim: int) -> VAENetwork:
     """Wan 2.2's residual blocks at factor 8: 2x2 patches, then two halvings of space and time."""
-    return AutoencoderKLWan(
+    config = VAEConfig(
         base_dim=base_dim,
         z_dim=16,
-        dim_mult=[1, 2, 2],
+        dim_mult=(1, 2, 2),
         num_res_blocks=1,
-        temperal_downsample=[True, True],
-        latents_mean=[0.0] * 16,
-        latents_std=[1.0] * 16,
+        temperal_downsample=(True, True),
+        latents_mean=(0.0,) * 16,
+        latents_std=(1.0,) * 16,
         is_residual=True,
         in_channels=12,
         out_channels=12,
         patch_size=2,
     )
+    return VAENetwork(config)
 
 
 def _read_weights(directory: Path) -> dict[str, Tensor]:
@@ -349,7 +326,7 @@ def _read_weights(directory: Path) -> dict[str, Tensor]:
 
 
 class _Fields(TypedDict, total=False):
-    """Of config.json, as far as we check it: diffusers' network takes what it finds there."""
+    """Of config.json, before anything is built of it."""
 
     base_dim: Size
     decoder_base_dim: Size | None
@@ -375,24 +352,10 @@ def _check_fits(config: dict[str, Any], state: Mapping[str, Tensor], *, where: P
     checked(config, get_type_hints(_Fields, include_extras=True), where=where)
     try:
         with torch.device("meta"):
-            core = AutoencoderKLWan.from_config(config)
-            assert isinstance(core, AutoencoderKLWan)
-            expected = VideoVAE(core).core.state_dict()
-    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, NameError) as error:
+            expected = VideoVAE(VAENetwork(VAEConfig.of(config))).core.state_dict()
+    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{where} describes no video VAE: {error}") from error
     check_state(expected, state, where=where.parent)
-
-
-def _channels_last(core: nn.Module) -> None:
-    """Convolution weights in the layout that CPU and GPU kernels prefer; values stay."""
-    for module in core.modules():
-        if isinstance(module, nn.Conv3d):
-            module.weight.data = module.weight.data.to(memory_format=torch.channels_last_3d)
-
-
-def _new_cache(half: WanEncoder3d | WanDecoder3d) -> list[Tensor | str | None]:
-    """One slot per causal convolution, as the halves of AutoencoderKLWan fill them."""
-    return [None] * sum(isinstance(module, WanCausalConv3d) for module in half.modules())
 
 
 def _check_size(video: Video, factor: int) -> None:

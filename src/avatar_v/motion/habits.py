@@ -4,9 +4,9 @@ The style code (style.py) reads the same of moments; here are the plain measures
 """
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Bool, Float
-from scipy.signal import find_peaks
 from torch import Tensor
 
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
@@ -19,7 +19,7 @@ LEAST_EXCURSION = 1e-3
 
 def blink_rate_hz(eye_open: Float[np.ndarray, " f"]) -> float:
     """Dips of eye openness by at least ``BLINK_DEPTH``, a second."""
-    dips, _ = find_peaks(-eye_open, prominence=BLINK_DEPTH)
+    dips, _ = scipy.signal.find_peaks(-eye_open, prominence=BLINK_DEPTH)
     return len(dips) * FRAME_RATE_HZ / len(eye_open)
 
 

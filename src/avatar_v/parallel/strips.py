@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from diffusers.models.autoencoders.autoencoder_kl_wan import WanAttentionBlock
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.models.vae import DecoderStream, Latents, Video, VideoVAE
+from avatar_v.models.vae_network import FrameAttention
 
 Rows = Float[Tensor, "*rest rows w"]
 
@@ -38,7 +38,7 @@ class Strips:
     def spread(self, vae: VideoVAE) -> None:
         """Let the decoder work on strips, within `cut` alone."""
         for module in vae.core.decoder.modules():
-            if isinstance(module, WanAttentionBlock):
+            if isinstance(module, FrameAttention):
                 module.register_forward_pre_hook(self._gather_rows)
                 module.register_forward_hook(self._own_rows)
             elif isinstance(module, nn.Conv2d | nn.Conv3d) and module.kernel_size[-2] > 1:

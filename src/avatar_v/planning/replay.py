@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from avatar_v.models.lora import lora_layers
 from avatar_v.planning.measure import Cost, Counter
 
 MOST_VALUES = 4096
@@ -54,7 +54,7 @@ class _Known(NamedTuple):
 
     kind: Hashable  # its class and the shapes of its weights
     parameters: tuple[nn.Parameter, ...]
-    factors: Sequence[LoraLayer]
+    factors: Sequence[Any]  # peft's layers
 
     def state(self) -> Hashable:
         """With what changes from call to call: what is trained, and which factors count."""
@@ -74,7 +74,7 @@ class Replay:
         need no gradient and that no hook looks into."""
         weights = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
         named = (type(module).__qualname__, module.training, weights)
-        factors = [layer for layer in module.modules() if isinstance(layer, LoraLayer)]
+        factors = [layer for _, layer in lora_layers(module)]
         known = _Known(named, tuple(module.parameters()), factors)
         call = functools.partial(self._call, module.forward, known)
         module.forward = (

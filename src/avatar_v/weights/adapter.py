@@ -12,10 +12,9 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import torch
-from peft import LoraConfig
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -40,6 +39,9 @@ from avatar_v.weights.card import (
     read_card,
 )
 from avatar_v.weights.weights import load_dit, load_pipeline, save_dit, save_pipeline, write_json
+
+if TYPE_CHECKING:  # a second of imports
+    import peft
 
 STATE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -89,7 +91,7 @@ def save_adapter(
         for key, value in network.state_dict().items()
         if key in whole or (FACTORS in key and key.endswith(ending))
     }
-    config: LoraConfig = copy.copy(network.peft_config[name])  # pyright: ignore
+    config: peft.LoraConfig = copy.copy(network.peft_config[name])  # pyright: ignore
     modules = {key.rpartition(".")[0] for key in whole}
     config.modules_to_save = sorted(module for module in modules if module) or None
     config.base_model_name_or_path, config.inference_mode = about.base, True
@@ -98,7 +100,7 @@ def save_adapter(
 
 def write_adapter(
     folder: Path,
-    lora: LoraConfig,
+    lora: "peft.LoraConfig",
     state: Mapping[str, Tensor],
     about: AdapterCard,
     config: DiTConfig | MotionNetConfig,

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig
 from safetensors import safe_open
 from torch import Tensor
 
@@ -92,6 +91,8 @@ def import_lora(
     about = AdapterCard("dit", dataclasses.replace(card, recipe=f"{base} with {file.name}"))
     rank = max(len(a) for a, _ in factors.values())
     check_network(Adapter(file, about, config, 1.0, rank, factors, {}, None))
+    from peft import LoraConfig
+
     lora = LoraConfig(r=rank, lora_alpha=rank, target_modules=sorted(factors))
     lora.inference_mode = True
     state = {}
