@@ -21,7 +21,7 @@ from avatar_v.engines.writing import Written
 from avatar_v.request.request import LIVE, Request
 from avatar_v.safety.consent import Consented
 
-PACKAGES = ("avatar_v", "torch", "diffusers", "av")
+PACKAGES = ("avatar_v", "torch", "av")
 
 
 @dataclass(frozen=True)
