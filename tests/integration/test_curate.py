@@ -65,6 +65,12 @@ def test_footage_becomes_shards_of_people_who_speak(
     assert run(*curate) == 0
     assert {path: path.stat().st_mtime_ns for path in work.glob("results/*/*")} == results
     assert decoded == before, "nothing is read twice"
+    compared = (work / "left_out.json").stat().st_mtime_ns
+    assert run("status", str(work)) == 0
+    assert (work / "left_out.json").stat().st_mtime_ns == compared, "nothing is compared twice"
+    (work / "left_out.json").write_text("[1")
+    assert run("status", str(work)) == 0
+    capsys.readouterr()
     assert run("status", str(work)) == 0
     assert "3 of 3 passes" in capsys.readouterr().out
 

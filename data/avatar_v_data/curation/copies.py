@@ -72,12 +72,13 @@ def best_fits(
     means, variances = [], []
     for values, starts, stops in ((short, -shifts, ends[0]), (long, shifts, ends[1])):
         starts = np.broadcast_to(np.clip(starts, 0, values.shape[1]), stops.shape)
-        sums = [_between(values**power, starts, np.maximum(stops, 0)) for power in (1, 2)]
-        means.append(sums[0] / num[..., None])
-        variances.append((sums[1] / num[..., None] - means[-1] ** 2).sum(2))
+        stops = np.maximum(stops, 0)
+        squares = _between(np.square(values).sum(2, keepdims=True), starts, stops)[..., 0]
+        means.append(_between(values, starts, stops) / num[..., None])
+        variances.append(squares / num - np.square(means[-1]).sum(2))
     fits = (num >= np.maximum(least, 1)) & (np.minimum(*variances) > silent)
     spread = np.sqrt(np.where(fits, variances[0] * variances[1], 1))
-    found = np.where(fits, (products / num - (means[0] * means[1]).sum(2)) / spread, -1)
+    found = np.where(fits, (products / num - np.einsum("psc,psc->ps", *means)) / spread, -1)
     best = found.argmax(1)
     return found[np.arange(len(best)), best], shifts[best]
 
@@ -94,5 +95,5 @@ def _padded(curves: Sequence[Curves]) -> tuple[np.ndarray, np.ndarray]:
 def _between(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """The sums of each row's values from each start to its stop."""
     sums = np.pad(np.cumsum(values, 1), ((0, 0), (1, 0), (0, 0)))
-    ends = (np.take_along_axis(sums, at[..., None], 1) for at in (stops, starts))
-    return next(ends) - next(ends)
+    rows = np.arange(len(values))[:, None]
+    return sums[rows, stops] - sums[rows, starts]

@@ -171,20 +171,27 @@ def _repeats(
     ends = np.stack([near.left // ways, near.right // ways, (near.left + near.right) % 2], 1)
     left = {tuple(pair) for pair in ends[ends[:, 0] != ends[:, 1]].tolist()}
     for speed in SPEEDS:
-        todo = sorted(left)
+        moves: dict[tuple[int, float, bool], Float[np.ndarray, "n d"]] = {}
+        for i, j, m in left:
+            for key in ((i, 1.0, False), (j, speed, bool(m))):
+                if key not in moves:
+                    moves[key] = _moves(cells, rows[key[0]], key[1], mirrored=key[2])
+        ends_of = {x: (moves[x[0], 1.0, False], moves[x[1], speed, bool(x[2])]) for x in left}
+        todo = sorted(left, key=lambda x: (*sorted(map(len, ends_of[x])), x))  # alike in length
+        found = []
         for some in (todo[n : n + AT_ONCE] for n in range(0, len(todo), AT_ONCE)):
-            ones = [_moves(cells, rows[i], 1.0, mirrored=False) for i, *_ in some]
-            others = [_moves(cells, rows[j], speed, mirrored=bool(m)) for _, j, m in some]
+            ones, others = zip(*(ends_of[pair] for pair in some), strict=True)
             fits, shifts = best_fits(ones, others, SHORTEST, MOVES)
             is_long = np.array([min(map(len, pair)) for pair in zip(ones, others, strict=True)])
             for n in np.flatnonzero((fits >= same) & (is_long >= SHORTEST)).tolist():
-                left.discard(some[n])
-                stays, goes, _ = some[n]
                 shift = int(shifts[n]) * (1 if len(ones[n]) <= len(others[n]) else -1)
                 stop = min(shift + len(ones[n]), len(others[n])) + STEPS + len(SMOOTH)
-                first, last = rows[goes][1] + 1, rows[goes][2]
-                ticks = [first + round(at * speed / STEPS) for at in (max(shift, 0), stop)]
-                yield stays, goes, (ticks[0], min(ticks[1], last))
+                found.append((some[n], shift, stop))
+        for (stays, goes, m), shift, stop in sorted(found):
+            left.discard((stays, goes, m))
+            first, last = rows[goes][1] + 1, rows[goes][2]
+            ticks = [first + round(at * speed / STEPS) for at in (max(shift, 0), stop)]
+            yield stays, goes, (ticks[0], min(ticks[1], last))
 
 
 def _moves(

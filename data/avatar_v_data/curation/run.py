@@ -1,8 +1,10 @@
 """The commands of the engine: footage to results (`curate`), results to shards (`choose`)."""
 
+import contextlib
+import hashlib
 import json
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -31,7 +33,7 @@ from avatar_v_data.curation.select import (
     write_manifest,
 )
 from avatar_v_data.curation.shards import Named, samples_of, write_shards
-from avatar_v_data.curation.stages import FAILED, FootageRecording, seconds
+from avatar_v_data.curation.stages import FAILED, FootageRecording, Result, seconds
 from avatar_v_data.curation.store import CurationStore
 from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import CurationResults, collect
@@ -40,6 +42,10 @@ from avatar_v_data.import_plan import find_sources
 
 RUN_FILE = "run.json"
 REPORT_FILE = "report.json"
+COMPARED_FILE = "left_out.json"
+"""What prints say of recordings beside each other."""
+COMPARED_VERSION = 1
+"""Of `left_out`: another one compares anew."""
 ASKED = ("shots", "speech", "clips", "looks", "person")
 """Stages that choosing reads."""
 
@@ -280,13 +286,34 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
     if not run.store.finished().issuperset(keys):
         return run
     prints = run.store.results(PrintStage.name)
-    whole = {name: prints[key] for key, name in keys.items() if FAILED not in prints[key]}
     (clips,) = (stage for stage in known.stages if isinstance(stage, ClipStage))
-    out = left_out(whole, known.grouping.same_motion, clips.min_s)
+    limits = known.grouping.same_motion, clips.min_s
+    whole = {name: prints[key] for key, name in keys.items() if FAILED not in prints[key]}
+    out = _compared(folder, whole, sorted(keys.items()), limits)
     for number, one in enumerate(recordings):
         spans, why = out.get(one.name, ((), ""))
         recordings[number] = replace(one, left_out=tuple((a, b) for a, b in spans), why=why)
     return replace(run, tasks=tuple(desired(known, recordings)))
+
+
+def _compared(
+    folder: Path,
+    prints: Mapping[str, Result],
+    named: Sequence[tuple[str, str]],
+    limits: tuple[float, float],
+) -> Mapping[str, tuple[list[list[int]], str]]:
+    """`left_out` of these prints; kept in the run's folder, since all pairs take minutes, and every
+    look at the run asks. ``named``: keys of the results, which say all that they hold, and the
+    recordings' names."""
+    asked = json.dumps([COMPARED_VERSION, limits, named])
+    digest, file = hashlib.sha256(asked.encode()).hexdigest(), folder / COMPARED_FILE
+    with contextlib.suppress(ValueError, OSError):
+        known = read_json(file)
+        if known.get("of") == digest:
+            return {name: (spans, why) for name, (spans, why) in known["left_out"].items()}
+    found = left_out(prints, *limits)
+    write_text_atomically(file, json.dumps({"of": digest, "left_out": found}))
+    return found
 
 
 def _found_again(plan: str) -> str:
