@@ -1,6 +1,11 @@
 """Where networks run and in which precision: what a user's words mean on this machine."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import torch
+from torch.overrides import TorchFunctionMode
 
 from avatar_v.base import checks
 
@@ -81,3 +86,25 @@ def _has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and _has_avx512() and torch.cpu._is_avx512_bf16_supported()
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Networks that are built within the block have shapes and no memory (device "meta"). They are
+    not initialised: for normal numbers there torch would import its compiler, which takes 2 s."""
+    with torch.device("meta"), _Uninitialised():
+        yield
+
+
+class _Uninitialised(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)

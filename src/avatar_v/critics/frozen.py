@@ -19,6 +19,7 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from avatar_v.base.device import without_memory
 from avatar_v.base.outside import read_json
 from avatar_v.base.packed import compressed, decompressed
 from avatar_v.base.paths import whole_file
@@ -65,7 +66,7 @@ class Critic(nn.Module):
         """The frozen critic of a folder (None: the shipped one); ValueError if it does not fit."""
         folder = critic_folder(cls.name if name_or_path is None else name_or_path)
         values, where = read_json(folder / "config.json"), folder / "config.json"
-        with torch.device("meta"):  # the size that a file promises may be any
+        with without_memory():  # the size that a file promises may be any
             expected = built(cls, values, where=where)
         state = read_frozen(folder / "model.safetensors", expected)
         model = built(cls, values, where=where)

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import scipy
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from scipy.cluster.hierarchy import fcluster, linkage
 from torch import Tensor, nn
 
 from avatar_v.critics.frozen import hash_files
@@ -108,7 +108,12 @@ def voices(vectors: Float[np.ndarray, "n 256"], same: float) -> np.ndarray:
     """Of each window the number of its voice, 0 for the one with the most. By average linkage."""
     if len(vectors) < 2:
         return np.zeros(len(vectors), int)
-    groups = fcluster(linkage(vectors, "average", "cosine"), same, "distance") - 1
+    groups = (
+        scipy.cluster.hierarchy.fcluster(
+            scipy.cluster.hierarchy.linkage(vectors, "average", "cosine"), same, "distance"
+        )
+        - 1
+    )
     largest_first = np.argsort(-np.bincount(groups), kind="stable")
     return np.argsort(largest_first)[groups]
 

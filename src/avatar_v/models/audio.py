@@ -92,8 +92,10 @@ def log_mel(waveform: Waveform, filters: Float[Tensor, "bins mels"]) -> Float[Te
 def mel_filters(num_mels: int) -> Float[Tensor, "bins mels"]:
     """Triangular filters, evenly spaced on the HTK mel scale from 20 Hz to 7600 Hz, peak 1."""
     low, high = (2595 * math.log10(1 + hz / 700) for hz in (20.0, 7600.0))
-    edges = 700 * (10 ** (torch.linspace(low, high, num_mels + 2, dtype=torch.float64) / 2595) - 1)
-    bins = torch.linspace(0, SAMPLE_RATE_HZ / 2, _FFT // 2 + 1, dtype=torch.float64)[:, None]
+    with torch.device("cpu"):  # also where the network has no memory yet
+        mels = torch.linspace(low, high, num_mels + 2, dtype=torch.float64)
+        bins = torch.linspace(0, SAMPLE_RATE_HZ / 2, _FFT // 2 + 1, dtype=torch.float64)[:, None]
+    edges = 700 * (10 ** (mels / 2595) - 1)
     rise = (bins - edges[:-2]) / (edges[1:-1] - edges[:-2])
     fall = (edges[2:] - bins) / (edges[2:] - edges[1:-1])
     return torch.minimum(rise, fall).clamp_min(0).float()

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.base.device import without_memory
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
 
@@ -127,7 +128,7 @@ def merged(network: _Network) -> _Network:
         return network
     # FSDP2 puts a class of its own over every class that it shards
     kind = AvatarDiT if isinstance(network, AvatarDiT) else MotionNet
-    with torch.device("meta"):
+    with without_memory():
         plain = kind(network.config)  # pyright: ignore[reportArgumentType]
     plain.load_state_dict(_plain_state(network, network.state_dict()), assign=True)
     if isinstance(network, AvatarDiT) and isinstance(plain, AvatarDiT):

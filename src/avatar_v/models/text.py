@@ -51,7 +51,8 @@ class ByteTextEncoder(nn.Module):
         self.num_tokens = num_bytes // bytes_per_token
         self.byte_embed = nn.Embedding(PAD + 1, byte_dim)
         self.token_embed = nn.Linear(bytes_per_token * byte_dim, dim)
-        self.position = nn.Parameter(0.02 * torch.randn(self.num_tokens, dim))
+        self.position = nn.Parameter(torch.empty(self.num_tokens, dim))
+        nn.init.normal_(self.position, std=0.02)
         self.layers = nn.ModuleList(_TextLayer(dim, num_heads) for _ in range(num_layers))
         self.norm = LayerNorm(dim, 1e-6)
 

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from avatar_v.base.device import without_memory
 from avatar_v.base.outside import read_json
 from avatar_v.base.states import check_numbers, check_state, hash_of, read_tensors
 from avatar_v.base.stored import Count, Size, Within, built, checked
@@ -351,7 +352,7 @@ def _check_fits(config: dict[str, Any], state: Mapping[str, Tensor], *, where: P
     is built without memory, since the size that a file promises may be any."""
     checked(config, get_type_hints(_Fields, include_extras=True), where=where)
     try:
-        with torch.device("meta"):
+        with without_memory():
             expected = VideoVAE(VAENetwork(VAEConfig.of(config))).core.state_dict()
     except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{where} describes no video VAE: {error}") from error

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from avatar_v.base.device import without_memory
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.states import check_numbers, check_state, read_tensors
@@ -261,7 +262,7 @@ def _difference(adapter: Adapter, part: Path) -> str | None:
     kind = AvatarDiT if isinstance(adapter.config, DiTConfig) else MotionNet
     where = part / "config.json"
     config = type(adapter.config).from_dict(read_json(where), where=str(where))
-    with torch.device("meta"):
+    with without_memory():
         state = kind(config).state_dict()  # pyright: ignore[reportArgumentType]
     for module, (a, b) in adapter.factors.items():
         own, matrix = (b.shape[0], a.shape[1]), state.get(f"{module}.weight")
@@ -282,7 +283,7 @@ def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> 
     config, added = network.config, set()
     for adapter, scale in adapters:
         _check_config(network.config, adapter)
-        with torch.device("meta"):
+        with without_memory():
             wanted = type(network)(adapter.config)  # pyright: ignore[reportArgumentType]
         _check_fits(adapter, scale, state, wanted.state_dict())
         twice = added & adapter.whole.keys()
@@ -307,7 +308,7 @@ def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> 
     check_numbers(state, where=f"the sum with {', '.join(str(a.folder) for a, _ in adapters)}")
     result = network
     if config != network.config:
-        with torch.device("meta"):
+        with without_memory():
             result = type(network)(config)  # pyright: ignore[reportArgumentType]
     result.load_state_dict(state, assign=True)
     return result
@@ -329,7 +330,7 @@ def plain_alpha(values: dict[str, Any], where: Path, *, but: Collection[str] = (
 def check_network(adapter: Adapter) -> None:
     """ValueError for factors and parts that do not fit the adapter's own network."""
     kind = AvatarDiT if isinstance(adapter.config, DiTConfig) else MotionNet
-    with torch.device("meta"):
+    with without_memory():
         wanted = kind(adapter.config).state_dict()  # pyright: ignore[reportArgumentType]
     _check_fits(adapter, 1.0, wanted, wanted)
 

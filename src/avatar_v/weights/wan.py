@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avatar_v.base.device import without_memory
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.states import check_state, common_dtype
 from avatar_v.base.stored import Size, checked
@@ -80,7 +81,7 @@ def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> 
     found = num_blocks(state)
     if found != config.num_layers:
         raise ValueError(f"{where} has {found} blocks, its config says {config.num_layers}")
-    with torch.device("meta"):  # at full size a second copy would not fit beside ``state``
+    with without_memory():  # at full size a second copy would not fit beside ``state``
         dit = AvatarDiT(config)
     check_state(state_to_wan(dit), state, where=where)
     shapes = dit.state_dict()

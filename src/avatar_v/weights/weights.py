@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from avatar_v.base.device import without_memory
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import inside, whole_folder
 from avatar_v.base.states import check_numbers, check_state, read_tensors
@@ -151,7 +152,7 @@ def load_dit(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> Avata
     """The DiT in ``folder``, as ``dtype``; ValueError names every key that does not fit."""
     folder = part_folder(folder)
     config = DiTConfig.from_dict(read_json(folder / "config.json"), where=f"{folder}/config.json")
-    with torch.device("meta"):
+    with without_memory():
         dit = AvatarDiT(config)
     state = {key: value.to(dtype) for key, value in read_dit_state(folder).items()}
     check_state(dit.state_dict(), state, where=str(folder))
@@ -180,7 +181,7 @@ def load_motion_net(folder: str | Path) -> MotionNet:
     folder = part_folder(folder)
     where = f"{folder}/config.json"
     config = MotionNetConfig.from_dict(read_json(folder / "config.json"), where=where)
-    with torch.device("meta"):
+    with without_memory():
         net = MotionNet(config)
     state = {key: value.float() for key, value in read_state(folder).items()}
     check_state(net.state_dict(), state, where=str(folder))
@@ -307,7 +308,7 @@ def _read_config(folder: Path, kinds: tuple[type, ...]) -> tuple[type, dict[str,
 def _loaded(kind: type[_Module], values: dict[str, Any], folder: Path) -> _Module:
     """An encoder with its weights. It is built without memory first: a config.json that promises
     another size than the weights have is found before that size is taken."""
-    with torch.device("meta"):
+    with without_memory():
         expected = _own_state(built(kind, values, where=folder / "config.json"))
     state = _own_file(expected, folder)
     encoder = kind(**values)
