@@ -85,7 +85,7 @@ def truth(kind: str, read: float, true: float) -> Truth:
             "blinks": 0.0, "teeth": 0.0}  # fmt: skip
     motion = np.zeros((NUM, 16))
     motion[:, 0] = true
-    return Truth("x", [shot], [[0, NUM]], [], [clip], "", motion)
+    return Truth("x", [shot], [[0, NUM]], [], [clip], "", 0, [], motion)
 
 
 def test_the_study_compares_clips_with_what_was_drawn() -> None:

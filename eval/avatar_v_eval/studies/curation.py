@@ -136,22 +136,41 @@ def groups(truths: Sequence[Truth]) -> dict[str, Number]:
 
 
 def copies(truths: Sequence[Truth]) -> dict[str, Number]:
-    """Clips of videos that were uploaded twice: are all found, and are there others? Of a copy that
-    was left out before there are none."""
-    twice = {truth.copy_of for truth in truths if truth.copy_of}
+    """Clips of videos that were uploaded twice: is what both show in clips of one alone, and what
+    else was called a copy or left out before any model looked?"""
+    by_file = {truth.file: truth for truth in truths}
     again = [truth for truth in truths if truth.copy_of]
-    twice |= {truth.file for truth in again}
+    twice = {truth.copy_of for truth in again} | {truth.file for truth in again}
     said = {t.file: sum(bool(clip["copy_of"]) for clip in t.clips) for t in truths}
     right = [(num if file in twice else 0, num) for file, num in said.items()]
-    gone = [said[t.file] + said[t.copy_of] >= len(t.clips) for t in again]
+    once = []
+    for copy in again:
+        original = _kept(by_file[copy.copy_of])[copy.lacks :]
+        both = np.stack([original, _kept(copy)[: len(original)]])
+        once.append((int(both.any(0).sum() - both.all(0).sum()), int(both.any(0).sum())))
+    out, still = [], []
+    for truth in truths:
+        is_out, is_still = truth.is_in(truth.left_out), truth.of_frames("kind") == "still"
+        right_out = is_out & (is_still | (truth.file in twice))
+        out.append((int(right_out.sum()), int(is_out.sum())))
+        still.append((int((is_out & is_still).sum()), int(is_still.sum())))
     return {
-        "copies_precision": _share(right, "clips called copies that are"),
-        "copies_recall": Number(
-            sum(gone) / max(len(gone), 1),
-            len(gone),
-            label="videos uploaded again of which no clip is there twice",
+        "copies_precision": Number(
+            sum(num for num, _ in right) / max(sum(num for _, num in right), 1),
+            sum(num for _, num in right),
+            label="clips called copies that are",
         ),
+        "copies_once": _share(
+            once, "of what clips show of videos uploaded twice, shown in clips of one alone"
+        ),
+        "out_precision": _share(out, "footage left out before any model that is copied or still"),
+        "out_still": _share(still, "still footage left out before any model"),
     }
+
+
+def _kept(truth: Truth) -> np.ndarray:
+    """Of each frame whether it lies in a clip that is not called a copy."""
+    return truth.is_in((c["start"], c["stop"]) for c in truth.clips if not c["copy_of"])
 
 
 def _pairs(

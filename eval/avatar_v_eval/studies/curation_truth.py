@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +44,8 @@ class Truth:
     taken: list[dict[str, Any]]  # rows of the manifest
     clips: list[dict[str, Any]]  # all clips
     copy_of: str
+    lacks: int  # frames of the original that a copy's beginning lacks
+    left_out: list[list[int]]  # before any model looked: copied elsewhere, or still
     motion: np.ndarray  # "f m", of the person seen
 
     @cached_property
@@ -54,12 +57,16 @@ class Truth:
         parts = [[shot[field]] * (shot["stop"] - shot["start"]) for shot in self.shots]
         return np.array(list(itertools.chain.from_iterable(parts)), object)
 
+    def is_in(self, spans: Iterable[Sequence[int]]) -> np.ndarray:
+        """Of each frame whether it lies in one of these."""
+        found = np.zeros(self.num_frames, bool)
+        for start, stop in spans:
+            found[start:stop] = True
+        return found
+
     @cached_property
     def is_taken(self) -> np.ndarray:
-        taken = np.zeros(self.num_frames, bool)
-        for row in self.taken:
-            taken[row["start"] : row["stop"]] = True
-        return taken
+        return self.is_in((row["start"], row["stop"]) for row in self.taken)
 
     def most(self, field: str, clip: dict[str, Any]) -> tuple[Any, float]:
         """What most frames of a clip have in a field, and their share."""
@@ -113,6 +120,8 @@ def read(footage: Path, selected: Path, tier: str) -> list[Truth]:
                 [r for r in taken if r["file"] == file],
                 [c for c in clips if c["file"] == file],
                 row["copy_of"],
+                row["lacks"],
+                told["left_out"].get(file, []),
                 np.load(motion_file(footage / file)).astype(float),
             )
         )
