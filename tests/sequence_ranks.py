@@ -20,7 +20,8 @@ from avatar_v.models.attention import attend_self
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.vae_network import VAEConfig, VAENetwork
+from avatar_v.models.vae_config import VAEConfig
+from avatar_v.models.vae_network import VAENetwork
 from avatar_v.parallel import exchange, sequence
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.sequence import SequenceGroup, sequence_mesh, spread

@@ -55,9 +55,8 @@ def check_devices(num: int, device: torch.device, *, shard: bool = False) -> Non
     if shard:
         from torch.distributed.fsdp import FSDPModule  # a second of imports
 
-        if hasattr(FSDPModule, "reset_iter_state"):
-            return
-        raise ValueError(f"--shard needs torch 2.13 or newer, this is {torch.__version__}")
+        if not hasattr(FSDPModule, "reset_iter_state"):
+            raise ValueError(f"--shard needs torch 2.13 or newer, this is {torch.__version__}")
 
 
 def launched_as() -> tuple[int, int]:

@@ -6,11 +6,8 @@ AutoencoderKLWan, so published weights load unchanged; tests/numerics/test_vae_s
 the two beside each other. Axes here are "b c f h w", channels last in memory.
 """
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,69 +16,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.kernels.channel_norm import channel_norm
+from avatar_v.models.vae_config import VAEConfig
 
 Features = Float[Tensor, "b c f h w"]
 Made = Float[Tensor, "b _ _ _ _"]
 """Features of other channels, frames or size."""
-
-# Wan2.1-T2V vae/config.json.
-_WAN21_MEAN = (
-    -0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508, 0.4134, -0.0715, 0.5517,
-    -0.3632, -0.1922, -0.9497, 0.2503, -0.2921,
-)  # fmt: skip
-_WAN21_STD = (
-    2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743, 3.2687, 2.1526, 2.8652, 1.5579,
-    1.6382, 1.1253, 2.8251, 1.9160,
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class VAEConfig:
-    """config.json of a VAE, in the words of diffusers; its values are those of Wan 2.1.
-
-    ``temperal_downsample`` says of each halving of places whether it halves time, too. Patches of
-    ``patch_size`` pixels become channels before the first convolution. ValueError for
-    ``attn_scales``, which no published VAE has, and for lists that do not fit each other.
-    """
-
-    base_dim: int = 96
-    decoder_base_dim: int | None = None
-    z_dim: int = 16
-    dim_mult: tuple[int, ...] = (1, 2, 4, 4)
-    num_res_blocks: int = 2
-    attn_scales: tuple[float, ...] = ()
-    temperal_downsample: tuple[bool, ...] = (False, True, True)
-    dropout: float = 0.0
-    latents_mean: tuple[float, ...] = _WAN21_MEAN
-    latents_std: tuple[float, ...] = _WAN21_STD
-    is_residual: bool = False
-    in_channels: int = 3
-    out_channels: int = 3
-    patch_size: int | None = None
-    scale_factor_temporal: int | None = 4
-    scale_factor_spatial: int | None = 8
-
-    def __post_init__(self) -> None:
-        if self.attn_scales:
-            raise ValueError("attention outside the middle block (attn_scales) is not supported")
-        if len(self.temperal_downsample) != len(self.dim_mult) - 1:
-            raise ValueError(
-                f"{len(self.dim_mult)} widths (dim_mult) have {len(self.dim_mult) - 1} halvings "
-                f"between them, got {len(self.temperal_downsample)} (temperal_downsample)"
-            )
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "VAEConfig":
-        """Of config.json; fields that the network does not have are left out."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        found: dict[str, Any] = {name: fields[name] for name in fields if name in known}
-        found |= {k: tuple(v) for k, v in found.items() if isinstance(v, list)}
-        return cls(**found)
-
-    def to_json(self) -> dict[str, Any]:
-        """As config.json has it, without the class."""
-        fields = dataclasses.asdict(self)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
 
 class Past:
@@ -105,9 +44,9 @@ class Past:
 
     def halved(self, conv: "CausalConv3d", x: Features) -> Made:
         """Two frames become one, each seen with the frame before them; the first stays as it is."""
-        before = self._last.get(conv)
+        made = x if self.is_first else conv(torch.cat([self._last[conv], x], dim=2))
         self._last[conv] = x[:, :, -1:].clone()
-        return x if before is None else conv(torch.cat([before, x], dim=2))
+        return made
 
     def doubled(self, conv: "CausalConv3d", x: Features) -> Made:
         """A frame becomes two; the first stays as it is, and nothing remembers it."""
@@ -246,6 +185,7 @@ class ResidualDown(nn.Module):
         self.downsampler = None if is_last else Downsample(out_dim, in_time=in_time)
         self._factors = 2 if in_time else 1, 1 if is_last else 2
         self._out_dim = out_dim
+        _check_shared(in_dim * self._factors[0] * self._factors[1] ** 2, out_dim)
 
     def forward(self, x: Features, past: Past) -> Made:
         mean = self._mean(x)
@@ -274,6 +214,7 @@ class ResidualUp(nn.Module):
         self.upsampler = None if is_last else Upsample(out_dim, out_dim, in_time=in_time)
         self._time = 2 if in_time else 1
         self._num_copies = out_dim * self._time * 4 // in_dim
+        _check_shared(0 if is_last else out_dim * self._time * 4, in_dim)
 
     def forward(self, x: Features, past: Past) -> Made:
         given = x
@@ -329,12 +270,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Features, past: Past) -> Made:
         """One frame where ``past`` is new, else a multiple of four."""
-        x = past.convolved(self.conv_in, x)
-        for block in (*self.down_blocks, self.mid_block):
-            x = block(x, past)
-        x = past.convolved(self.conv_out, self.norm_out(x))
-        past.is_first = False
-        return x
+        return _through(self, (*self.down_blocks, self.mid_block), x, past)
 
 
 class Decoder(nn.Module):
@@ -350,22 +286,16 @@ class Decoder(nn.Module):
         blocks: list[nn.Module] = []
         in_times = config.temperal_downsample[::-1]
         for (in_dim, out_dim), in_time, is_last in _levels(dims, in_times):
-            halved = bool(blocks) and not config.is_residual  # by the upsampling before
-            blocks.append(
-                make(in_dim // 2 if halved else in_dim, out_dim, config, in_time, is_last)
-            )
+            if blocks and not config.is_residual:  # the upsampling before has halved them
+                in_dim //= 2
+            blocks.append(make(in_dim, out_dim, config, in_time, is_last))
         self.up_blocks = nn.ModuleList(blocks)
         self.norm_out = ChannelNorm(dims[-1])
         self.conv_out = CausalConv3d(dims[-1], config.out_channels, (3, 3))
 
     def forward(self, x: Features, past: Past) -> Made:
         """One latent where ``past`` is new, else any number."""
-        x = past.convolved(self.conv_in, x)
-        for block in (self.mid_block, *self.up_blocks):
-            x = block(x, past)
-        x = past.convolved(self.conv_out, self.norm_out(x))
-        past.is_first = False
-        return x
+        return _through(self, (self.mid_block, *self.up_blocks), x, past)
 
 
 class VAENetwork(nn.Module):
@@ -378,10 +308,9 @@ class VAENetwork(nn.Module):
         self.quant_conv = CausalConv3d(config.z_dim * 2, config.z_dim * 2, (1, 1))
         self.post_quant_conv = CausalConv3d(config.z_dim, config.z_dim, (1, 1))
         self.decoder = Decoder(config)
-        for module in self.modules():
-            if isinstance(module, nn.Conv3d):  # the layout that kernels of CPUs and GPUs prefer
-                last = module.weight.data.to(memory_format=torch.channels_last_3d)
-                module.weight.data = last
+        for conv in self.modules():
+            if isinstance(conv, nn.Conv3d):  # the layout that kernels of CPUs and GPUs prefer
+                conv.weight.data = conv.weight.data.to(memory_format=torch.channels_last_3d)
 
     def moments(self, pixels: Features, past: Past) -> Made:
         """Mean and log-variance of the latents, stacked along channels."""
@@ -398,6 +327,20 @@ class VAENetwork(nn.Module):
             axes = "b (c pw ph) f h w -> b c f (h ph) (w pw)"
             x = rearrange(x, axes, ph=patch, pw=patch)
         return x
+
+
+def _through(half: Encoder | Decoder, blocks: Iterable[nn.Module], x: Features, past: Past) -> Made:
+    x = past.convolved(half.conv_in, x)
+    for block in blocks:
+        x = block(x, past)
+    x = past.convolved(half.conv_out, half.norm_out(x))
+    past.is_first = False
+    return x
+
+
+def _check_shared(num: int, among: int) -> None:
+    if num % among:
+        raise ValueError(f"{num} channels cannot be shared among {among} (dim_mult)")
 
 
 def _levels(
