@@ -12,6 +12,7 @@ import base64
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import cv2
@@ -52,6 +53,8 @@ MOVES = 0.05
 """Variance of the changes, grey levels squared over all cells, below which nothing is compared."""
 AT_ONCE = 16
 """Pairs that are compared together."""
+MOST_MOVES = 20_000
+"""Pieces whose changes are kept between pairs: some 250 MB."""
 Picture = Float[np.ndarray, "h w"]
 Cells = Int16[np.ndarray, "t c c"]
 Row = tuple[str, int, int, list[str]]
@@ -170,17 +173,20 @@ def _repeats(
     near = near_pairs(bits, NEAR**0.5, is_plain, Pairs.none())
     ends = np.stack([near.left // ways, near.right // ways, (near.left + near.right) % 2], 1)
     left = {tuple(pair) for pair in ends[ends[:, 0] != ends[:, 1]].tolist()}
+
+    @lru_cache(MOST_MOVES)
+    def moves(row: int, speed: float, mirrored: bool) -> Float[np.ndarray, "n d"]:
+        return _moves(cells, rows[row], speed, mirrored=mirrored)
+
+    def lengths(pair: tuple[int, int, int]) -> list[int]:
+        return sorted(rows[n][2] - rows[n][1] for n in pair[:2])
+
     for speed in SPEEDS:
-        moves: dict[tuple[int, float, bool], Float[np.ndarray, "n d"]] = {}
-        for i, j, m in left:
-            for key in ((i, 1.0, False), (j, speed, bool(m))):
-                if key not in moves:
-                    moves[key] = _moves(cells, rows[key[0]], key[1], mirrored=key[2])
-        ends_of = {x: (moves[x[0], 1.0, False], moves[x[1], speed, bool(x[2])]) for x in left}
-        todo = sorted(left, key=lambda x: (*sorted(map(len, ends_of[x])), x))  # alike in length
+        todo = sorted(left, key=lambda pair: (lengths(pair), pair))  # little is padded
         found = []
         for some in (todo[n : n + AT_ONCE] for n in range(0, len(todo), AT_ONCE)):
-            ones, others = zip(*(ends_of[pair] for pair in some), strict=True)
+            ones = [moves(i, 1.0, False) for i, *_ in some]
+            others = [moves(j, speed, bool(m)) for _, j, m in some]
             fits, shifts = best_fits(ones, others, SHORTEST, MOVES)
             is_long = np.array([min(map(len, pair)) for pair in zip(ones, others, strict=True)])
             for n in np.flatnonzero((fits >= same) & (is_long >= SHORTEST)).tolist():
