@@ -35,6 +35,18 @@ def test_help_imports_nothing_heavy(command: str | None) -> None:
     assert "usage: avatar-v" in done.stdout
 
 
+def test_weights_are_loaded_without_compiler_and_peers() -> None:
+    """Each is seconds of every command; loading builds networks for their shapes, too."""
+    slow = ("torch._dynamo", "diffusers", "peft", "torch.distributed.fsdp", "lightning")
+    program = (
+        "import sys\nfrom avatar_v.generate.pipeline import AvatarPipeline\n"
+        "AvatarPipeline.from_pretrained()\n"
+        f"slow = [name for name in {slow!r} if name in sys.modules]\nassert not slow, slow\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--help"])

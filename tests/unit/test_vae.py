@@ -95,6 +95,16 @@ def test_loading_says_what_is_wrong(vae, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"base_dim": 8}))
     with pytest.raises(ValueError, match="do not fit the model"):
         VideoVAE.from_pretrained(tmp_path)
+    wrong = {
+        "attn_scales": ([0.5], "not supported"),
+        "temperal_downsample": ([True], "3 widths"),
+        "dim_mult": ([1, 2, 3], "cannot be shared"),
+        "dropout": (2, "dropout is a finite number from 0 to 1"),
+    }
+    for name, (value, words) in wrong.items():
+        (tmp_path / "config.json").write_text(json.dumps(config | {name: value}))
+        with pytest.raises(ValueError, match=words):
+            VideoVAE.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config | {"_class_name": "UNet"}))
     with pytest.raises(ValueError, match="expected AutoencoderKLWan, got UNet"):
         VideoVAE.from_pretrained(tmp_path)

@@ -5,7 +5,9 @@ the shots. Recordings are the independent units.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,7 @@ def measure(options: argparse.Namespace) -> Findings:
     truths = read(Path(options.footage), Path(options.selected), options.tier)
     numbers = {**shots(truths), **kinds(truths), **sound(truths), **groups(truths)}
     numbers |= {**copies(truths), **faults(truths), **readings(truths)}
+    numbers |= funnel(Path(options.selected), options.tier)
     minutes = sum(truth.num_frames for truth in truths) / FRAME_RATE_HZ / 60
     return Findings(
         "The data engine on drawn footage",
@@ -46,20 +49,40 @@ def measure(options: argparse.Namespace) -> Findings:
 
 
 def shots(truths: Sequence[Truth]) -> dict[str, Number]:
-    """Cuts found of those that can be seen, and found ones that are true."""
+    """Cuts found of those that can be seen, and found ones that are true, where shots were looked
+    for."""
+    seen = [truth for truth in truths if truth.found_shots]
 
     def hits(cuts: list[int], others: list[int]) -> int:
         return sum(any(abs(cut - other) <= NEAR for other in others) for cut in cuts)
 
+    def recall(words: str, *is_dissolve: bool) -> Number:
+        parts = []
+        for truth in seen:
+            slow = {shot["start"] for shot in truth.shots if shot["dissolve"]}
+            cuts = [cut for cut in truth.visible_cuts if (cut in slow) in is_dissolve]
+            parts.append((hits(cuts, truth.found_cuts), len(cuts)))
+        found = _share(parts, f"{words} that can be seen, found")
+        return replace(found, n=sum(num for _, num in parts))
+
     return {
-        "cuts_recall": _share(
-            [(hits(t.visible_cuts, t.found_cuts), len(t.visible_cuts)) for t in truths],
-            "cuts that can be seen, found",
-        ),
+        "cuts_recall": recall("cuts", True, False),
+        "cuts_dissolves": recall("of these, dissolves", True),
         "cuts_precision": _share(
-            [(hits(t.found_cuts, t.any_cuts), len(t.found_cuts)) for t in truths],
+            [(hits(t.found_cuts, t.any_cuts), len(t.found_cuts)) for t in seen],
             "found cuts that are true",
         ),
+    }
+
+
+def funnel(selected: Path, tier: str) -> dict[str, Number]:
+    """Minutes that each limit of the tier leaves, of so many clips."""
+    steps = json.loads((selected / "report.json").read_text())["tiers"][tier]
+    return {
+        f"minutes_{number}": Number(
+            step["seconds"] / 60, step["clips"] or 1, unit="min", label=f"after {step['what']}"
+        )
+        for number, step in enumerate(steps)
     }
 
 
