@@ -56,9 +56,9 @@ class Past:
 
 
 class CausalConv3d(nn.Conv3d):
-    """A convolution that sees no later frame. ``kernel`` in time and in places; it pads places by
-    half of it. Frames before the first are zeros, but those of a convolution of ``stride`` have to
-    be given."""
+    """A convolution that sees no later frame. ``kernel``: how many frames it sees, and the side of
+    what it sees of each. Frames before the first count as zeros. With a ``stride`` in time the
+    caller puts the frame before in front of ``x``."""
 
     def __init__(self, in_dim: int, out_dim: int, kernel: tuple[int, int], stride: int = 1) -> None:
         time, place = kernel
