@@ -97,7 +97,7 @@ def test_loading_says_what_is_wrong(vae, tmp_path):
         VideoVAE.from_pretrained(tmp_path)
     wrong = {
         "attn_scales": ([0.5], "not supported"),
-        "temperal_downsample": ([True], "3 widths"),
+        "temperal_downsample": ([True], "one entry less than dim_mult, got 1 and 3"),
         "dim_mult": ([1, 2, 3], "cannot be shared"),
         "dropout": (2, "dropout is a finite number from 0 to 1"),
     }

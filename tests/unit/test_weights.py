@@ -183,7 +183,7 @@ BROKEN = [
     ("vae/config.json", {"base_dim": 65_536}, "do not fit"),
     ("vae/config.json", {"num_res_blocks": 10**6}, "num_res_blocks is a whole number"),
     ("vae/config.json", {"dim_mult": 3}, "dim_mult is a list"),
-    ("vae/config.json", {"dim_mult": []}, "describes no video VAE"),
+    ("vae/config.json", {"dim_mult": []}, "one entry less than dim_mult, got 2 and 0"),
     ("vae/config.json", {"latents_mean": [float("nan")] * 16}, r"latents_mean\[0\] is a finite"),
     ("vae/config.json", {"latents_std": [0.0] * 16}, "describes no .*positive stds"),
     ("vae/config.json", {"temperal_downsample": [True, None]}, r"temperal_downsample\[1\] is true"),

@@ -65,8 +65,8 @@ class VAEConfig:
             raise ValueError("attention outside the middle block (attn_scales) is not supported")
         if len(self.temperal_downsample) != len(self.dim_mult) - 1:
             raise ValueError(
-                f"{len(self.dim_mult)} widths (dim_mult) have {len(self.dim_mult) - 1} halvings "
-                f"between them, got {len(self.temperal_downsample)} (temperal_downsample)"
+                "temperal_downsample has one entry less than dim_mult, got "
+                f"{len(self.temperal_downsample)} and {len(self.dim_mult)}"
             )
 
     @classmethod
