@@ -34,6 +34,7 @@ from avatar_v_data.curation.stages import (
 from avatar_v_data.curation.sync import SyncStage
 from avatar_v_data.curation.table import CurationResults
 from avatar_v_data.import_plan import ImportPart
+from avatar_v_eval.studies.curation_clips import by_look, by_shot
 from classifiers import captioner, picture_classifier
 
 FILE = FootageRecording("x.mp4", "x.mp4", "")
@@ -67,6 +68,26 @@ def test_the_cover_is_the_longest_of_all() -> None:
         assert all(good(a, b) and 2 <= b - a <= 4 for a, b in found)
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(found))
         assert (sum(b - a for a, b in found), -len(found)) == best
+
+
+def test_clips_chosen_together_bridge_what_single_limits_cut_at() -> None:
+    stage, box = ClipStage(min_s=2.0, max_s=5.0, margin_s=0.0), [0.1, 0.1, 0.3, 0.5]
+    lacks = (10, 40, 43)  # ticks without a face, of 12 s
+    boxes = [None if tick in lacks else box for tick in range(60)]
+    faces: Result = {"boxes": boxes, "counts": [int(b is not None) for b in boxes]}
+    faces["sharpness"] = [99.0] * 60
+    results: dict[str, Result] = {
+        "shots": {"num_frames": 300, "shots": [[0, 300]]},
+        "faces": faces,
+        "speech": {"speech": [[0.0, 12.0]]},
+    }
+    assert by_look(stage, results) == [(0, 50), (55, 180), (220, 300)]
+    assert by_shot(stage, results) == [(0, 100), (100, 200)], "the last has two of twenty without"
+    finder = ClipFinder(stage, Seen(FILE, results))
+    finder.decide(300, ended=True)
+    spans = [(clip["start"], clip["stop"]) for clip in finder.columns["clips"]]
+    assert sum(stop - start for start, stop in spans) == 295
+    assert sum(b - a for a, b in by_look(stage, results)) == 255
 
 
 def drawn_ticks(draw: random.Random, num: int) -> dict[str, Result]:

@@ -16,7 +16,16 @@ import numpy as np
 
 from avatar_v.faces.face_track import overlap
 from avatar_v_data.curation.shots import LATE
-from avatar_v_data.curation.stages import ALL, TICK, TICKS_PER_S, Reader, Reads, Seen, Stage
+from avatar_v_data.curation.stages import (
+    ALL,
+    TICK,
+    TICKS_PER_S,
+    Reader,
+    Reads,
+    Result,
+    Seen,
+    Stage,
+)
 
 SAME_FACE = 0.2
 """Overlap of the boxes of two ticks, intersection over union, below which they are two faces."""
@@ -99,7 +108,7 @@ class ClipFinder(Reader):
     def _settle(self, stop: int, *, is_end: bool) -> None:
         """Decide on the ticks before ``stop`` of this run: all of them at its end, and before it
         as far as a horizon of two clips, whose last clip may still change, reaches."""
-        good = self._good(self._begin, stop)
+        good = good_ticks(self._stage, self._results["faces"], self._begin, stop)
         at, num = 0, len(good)
         while at < num:
             if num - at >= self._hopeless and not good[at : at + self._hopeless].any():
@@ -124,30 +133,30 @@ class ClipFinder(Reader):
 
     def _add(self, found: Sequence[tuple[int, int]]) -> None:
         for first, last in found:
+            good = good_ticks(self._stage, self._results["faces"], first, last)
             spoken = speech_per_tick(self._results["speech"]["speech"], first, last)
             self.columns["clips"].append(
                 {
                     "start": first * TICK,
                     "stop": last * TICK,
-                    "good": round(float(self._good(first, last).mean()), 4),
+                    "good": round(float(good.mean()), 4),
                     "speech": round(float(spoken.mean()), 4),
                 }
             )
 
-    def _good(self, first: int, last: int) -> np.ndarray:
-        """1 for each tick that shows exactly one face, large and sharp enough."""
-        faces, stage = self._results["faces"], self._stage
-        parts = (faces[name][first:last] for name in ("counts", "boxes", "sharpness"))
-        return np.array(
-            [
-                float(
-                    count == 1
-                    and box[3] - box[1] >= stage.smallest_face
-                    and sharp >= stage.sharpness
-                )
-                for count, box, sharp in zip(*parts, strict=True)
-            ]
-        )
+
+def good_ticks(stage: ClipStage, faces: Result, first: int, last: int) -> np.ndarray:
+    """1 for each tick that shows exactly one face, large and sharp enough. ``faces``: what that
+    stage says."""
+    parts = (faces[name][first:last] for name in ("counts", "boxes", "sharpness"))
+    return np.array(
+        [
+            float(
+                count == 1 and box[3] - box[1] >= stage.smallest_face and sharp >= stage.sharpness
+            )
+            for count, box, sharp in zip(*parts, strict=True)
+        ]
+    )
 
 
 def speech_per_tick(spans: Sequence[Sequence[float]], first: int, last: int) -> np.ndarray:

@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from avatar_v.types import FRAME_RATE_HZ
+from avatar_v_data.curation.run import opened
 from avatar_v_eval.intervals import interval_without, jackknife, within_unit
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
+from avatar_v_eval.studies.curation_clips import beside_limits
 from avatar_v_eval.studies.curation_signals import faults, readings
 from avatar_v_eval.studies.curation_truth import WANTED, WHOLE, WORDS, Truth, read
 
@@ -27,6 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--footage", required=True, help="what avatar-v-data footage drew")
     add("--selected", required=True, help="what avatar-v-data select wrote of it")
+    add("--run", help="what avatar-v-data curate wrote of it: clipping beside single limits, too")
     add("--tier", default="a2v", help="whose clips are judged (default: a2v)")
 
 
@@ -35,6 +38,8 @@ def measure(options: argparse.Namespace) -> Findings:
     numbers = {**shots(truths), **kinds(truths), **sound(truths), **groups(truths)}
     numbers |= {**copies(truths), **faults(truths), **readings(truths)}
     numbers |= funnel(Path(options.selected), options.tier)
+    if options.run is not None:
+        numbers |= beside_limits(opened(options.run), truths)
     minutes = sum(truth.num_frames for truth in truths) / FRAME_RATE_HZ / 60
     return Findings(
         "The data engine on drawn footage",
