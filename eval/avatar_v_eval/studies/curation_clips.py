@@ -38,8 +38,8 @@ def beside_limits(run: Curated, truths: Sequence[Truth]) -> dict[str, Number]:
     ]
     ways: dict[str, tuple[str, Callable[[ClipStage, Results], list[Span]]]] = {
         "together": ("chosen together", _chosen),
-        "looks": ("each limit of each look", by_look),
-        "shots": ("each limit of each shot, cut to equal lengths", by_shot),
+        "looks": ("limits of each look", by_look),
+        "shots": ("limits of each shot", by_shot),
     }
     numbers: dict[str, Number] = {}
     parts: dict[str, np.ndarray] = {}
@@ -48,16 +48,16 @@ def beside_limits(run: Curated, truths: Sequence[Truth]) -> dict[str, Number]:
         parts[name] = np.array(rows, float)
         for key, top, below, says in (
             ("good", 0, 1, "good speech that lies in clips"),
-            ("pure", 2, 3, "time of clips in which one person is seen speaking"),
+            ("pure", 2, 3, "clips' time in which one person is seen speaking"),
             ("length", 4, 5, "seconds a clip"),
         ):
             numbers[f"clips_{key}_{name}"] = _ratio(parts[name][:, [top, below]]).described(
-                f"{says}, {words}", unit="s" if key == "length" else ""
+                f"{says}: {words}", unit="s" if key == "length" else ""
             )
     for name in ("looks", "shots"):
         both = np.concatenate([parts["together"][:, :2], parts[name][:, :2]], 1)
         numbers[f"clips_more_than_{name}"] = _ratio(both).described(
-            f"good speech in clips chosen together, less that by {ways[name][0]}"
+            f"good speech in clips: chosen together, less {ways[name][0]}"
         )
     return numbers
 
