@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet 'torch>=2.11,<2.14'
 	$(BIN)/python -m pip install --quiet --editable \
-	  '.[dev,faces,arcface,data,extract,looks,index,eval,postgres,app,writing,traces,provenance]'
+	  '.[dev,faces,arcface,data,extract,looks,voices,index,eval,postgres,app,writing,traces,provenance]'
 	@# a test compares our SyncNet with this one's network; what else it asks for is not needed
 	$(BIN)/python -m pip install --quiet --no-deps 'syncnet-python>=0.2.3,<0.3'
 	@# English words of a script to phonemes; it asks for an older numpy than it needs

@@ -22,7 +22,7 @@ from avatar_v.base.progress import progress_bar, results_console
 from avatar_v.base.video_format import FRAME_RATES_HZ, VideoFormat
 from avatar_v.base.words import counted, notice
 from avatar_v.cli import guarded
-from avatar_v_data import footage_cli, revoke_cli
+from avatar_v_data import footage_cli, revoke_cli, voices_cli
 from avatar_v_data.world_settings import WorldSettings
 
 DEFAULT_NUM_FRAMES = 101  # 26 latents, 4.04 s
@@ -48,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     footage_cli.add_status(commands.add_parser("status", help="how far a run of curate has come"))
     footage_cli.add_deploy(commands.add_parser("deploy", help="write a plan as a job of a cluster"))
     footage_cli.add_select(commands.add_parser("select", help="shards of clips that curate found"))
+    voices_cli.add_options(commands.add_parser("voices", help="speech of many voices, synthetic"))
     revoke_cli.add_options(commands.add_parser("revoke", help="remove a person who withdraws"))
     footage_cli.add_footage(
         commands.add_parser("footage", help="draw raw footage of the embedded world")
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         "select": footage_cli.select,
         "revoke": revoke_cli.run,
         "footage": footage_cli.footage,
+        "voices": voices_cli.run,
     }
     return commands[args.command](args)
 

@@ -18,6 +18,8 @@ TEXT_MODELS = (
     "safetensors, for example of `hf download Qwen/Qwen2.5-1.5B-Instruct --local-dir FOLDER` "
     "(Apache-2.0)"
 )
+OURS = "avatar_v_voice"
+"""The kind of the model that recipes/voices train."""
 CODEC = "codec"
 """The folder, in that of a model, of a codec that is a model of its own."""
 
@@ -50,6 +52,10 @@ CLONING = {
         (*_PROCESSED, "chat_template.jinja", f"{CODEC}/config.json"),
         "Pocket TTS as transformers saves it, of Kyutai's kyutai/pocket-tts (CC BY 4.0), and its "
         f"audio tokenizer as FOLDER/{CODEC}",
+    ),
+    OURS: Kind(
+        ("config.json", "speaker.safetensors", f"{CODEC}/config.json"),
+        "the folder `voice` that `avatar-v run recipes/voices/sft.yaml` leaves",
     ),
 }  # fmt: skip
 """Models that continue a prompt (cloning.py)."""

@@ -1,8 +1,8 @@
-"""Published models that continue a prompt of speech in its voice, from folders, by transformers.
+"""Models that continue a prompt of speech in its voice, from folders (Avatar V §2.3).
 
-One class for each family: CSM (Sesame), Dia (Nari Labs), Pocket TTS (Kyutai). Avatar V §2.3 asks
-for such a model; none is trained here. Nothing is downloaded, and no code of a folder is run. None
-of them takes a language or a rate of speech: they follow the text and the prompt.
+One class for each published family, by transformers: CSM (Sesame), Dia (Nari Labs), Pocket TTS
+(Kyutai); and the one that is trained here (voices/). Nothing is downloaded, and no code of a folder
+is run. The published ones take no language and no rate of speech: they follow text and prompt.
 """
 
 import inspect
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from avatar_v.base.local_models import load_part, load_whole
 from avatar_v.base.outside import read_json
-from avatar_v.engines.checks import CLONING, CODEC, check_engine
+from avatar_v.engines.checks import CLONING, CODEC, OURS, check_engine
+from avatar_v.types import SAMPLE_RATE_HZ
 
 SPEAKER = "0"
 """The name of the one who speaks, in the template of CSM."""
@@ -150,10 +151,33 @@ class PocketVoice:
         return self._processor.decode(made.audio_latents, made.audio_latents_mask)[0]
 
 
-_FAMILIES: dict[str, type[CsmVoice] | type[DiaVoice] | type[PocketVoice]] = {
+class TrainedVoice:
+    """The model of recipes/voices: a Llama over the codes of our own codec. It says English words
+    whose pronunciation is known, as fast and as lively as the prompt."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        from avatar_v.voices.model import VoiceModel
+
+        self._model = VoiceModel.load(folder)
+        self.rate_hz = SAMPLE_RATE_HZ
+
+    @torch.inference_mode()
+    def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
+        from avatar_v.voices.model import Drawing, vector_of
+        from avatar_v.voices.tokens import Voiced, phonemes_of, rate_of_words
+
+        asked = Voiced(0, rate_of_words(prompt.transcript, len(prompt.sound) / self.rate_hz), 1)
+        phonemes = phonemes_of(text)
+        head = self._model.head(phonemes, prompt.sound, vector_of(prompt.sound), asked)
+        how = Drawing(seed=int(torch.randint(1 << 31, ())))
+        return torch.cat(list(self._model.sound(head, phonemes, how)))
+
+
+_FAMILIES: dict[str, type[CsmVoice | DiaVoice | PocketVoice | TrainedVoice]] = {
     "csm": CsmVoice,
     "dia": DiaVoice,
     "pocket_tts": PocketVoice,
+    OURS: TrainedVoice,
 }
 
 
@@ -168,7 +192,10 @@ def engine_rate_hz(folder: str | Path) -> int:
     """The rate of the model's codec, without its weights."""
     from transformers import AutoFeatureExtractor
 
-    source = CLONING[check_engine(folder)].source
+    kind = check_engine(folder)
+    if kind == OURS:
+        return SAMPLE_RATE_HZ
+    source = CLONING[kind].source
     return int(load_part(AutoFeatureExtractor, folder, source).sampling_rate)
 
 

@@ -1,0 +1,310 @@
+"""Training of the codec of speech (recipes/voices/codec.yaml): voices/codec.py.
+
+Distances of log-mel spectra at four resolutions, the quantiser's two terms, and discriminators of
+complex spectra at two resolutions with the distance of their feature maps, as codecs are trained
+since Encodec (Défossez et al. 2022). One update of the discriminators, then one of the codec.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from avatar_v.base import checks
+from avatar_v.base.progress import track
+from avatar_v.objectives.epochs import random_loader
+from avatar_v.training.adversarial import DISCRIMINATOR, Adversarial
+from avatar_v.training.batch import Draws, Logs
+from avatar_v.training.engine import Engine
+from avatar_v.training.optim import Optim
+from avatar_v.training.roles import STUDENT, Role, Updates
+from avatar_v.training.subject import Subject
+from avatar_v.training.windows import value_at
+from avatar_v.types import SAMPLES_PER_FRAME
+from avatar_v.voices.codec import CodecConfig, Quantised, Sound, VoiceCodec, mel_filters
+from avatar_v.voices.corpus import corpus_files, read_recordings
+
+SPANS = ((256, 40), (512, 64), (1024, 80), (2048, 96))
+"""Samples of a spectrum and its mel bands, of the distance."""
+JUDGED = (400, 960)
+"""Samples of the spectra that discriminators see."""
+FEATURE_SPREAD = 1e-3
+
+
+@dataclass(frozen=True)
+class CodecLoss:
+    """Weights of the codec's terms beside 1 for the distance of spectra."""
+
+    commitment: float = 0.25
+    codebook: float = 1.0
+    features: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("commitment", "codebook", "features"):
+            checks.weight(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class SoundWindows:
+    """Windows of whole frames."""
+
+    sound: Sound
+
+    @property
+    def size(self) -> int:
+        return len(self.sound)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.sound.numel() // SAMPLES_PER_FRAME
+
+
+class SpectrumDiscriminator(nn.Module):
+    """Logits of parts of the complex spectra of sounds, and the feature maps below them."""
+
+    def __init__(self, width: int, num_layers: int) -> None:
+        super().__init__()
+        self.judges = nn.ModuleList(self._judge(width, num_layers) for _ in JUDGED)
+
+    @staticmethod
+    def _judge(width: int, num_layers: int) -> nn.ModuleList:
+        norm = nn.utils.parametrizations.weight_norm
+        layers = [norm(nn.Conv2d(2, width, (7, 3), (2, 1), (3, 1)))]
+        for number in range(num_layers - 1):
+            spread = 2**number
+            layers.append(norm(nn.Conv2d(width, width, (5, 3), (2, 1), (2, spread), (1, spread))))
+        return nn.ModuleList([*layers, norm(nn.Conv2d(width, 1, 3, padding=1))])
+
+    def forward(self, sound: Sound) -> list[list[Tensor]]:
+        """Of each resolution the feature maps, the logits last."""
+        found = []
+        for span, judge in zip(JUDGED, self.judges, strict=True):
+            window = torch.hann_window(span, device=sound.device)
+            spectra = torch.stft(
+                sound.float(), span, span // 4, window=window, return_complex=True,
+                normalized=True,
+            )  # fmt: skip
+            x, maps = torch.view_as_real(spectra).movedim(3, 1), []
+            layers = list(judge)  # pyright: ignore[reportArgumentType]
+            for layer in layers[:-1]:
+                x = F.leaky_relu(layer(x), 0.1)
+                maps.append(x)
+            found.append([*maps, layers[-1](x).float()])
+        return found
+
+
+class SoundSubject(Subject[SoundWindows]):
+    """Windows as they come, for a codec of these shapes, or the trained one in a folder."""
+
+    def __init__(self, config: CodecConfig, init_from: str | None) -> None:
+        self.config, self.init_from = config, init_from
+
+    def load(self, seed: int, trainer: L.Trainer | None) -> dict[str, nn.Module]:
+        if self.init_from is not None:
+            codec = VoiceCodec.load(self.init_from).requires_grad_(True)
+            if codec.config != self.config:
+                raise ValueError(f"{self.init_from} holds a codec of other shapes: {codec.config}")
+            return {"codec": codec}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return {"codec": VoiceCodec(self.config)}
+
+    def begin(self, networks: object, batch: Tensor, draws: Draws) -> SoundWindows:
+        return SoundWindows(batch)
+
+
+class TrainVoiceCodec(Engine[SoundWindows]):
+    """Trains a `VoiceCodec`.
+
+    Args:
+        codec: its shapes.
+        optim: numbers of the codec's optimiser.
+        adversarial: of the discriminators.
+        loss: weights of the terms.
+        updates: clipping of the codec's gradient.
+        init_from: folder of a trained codec of these shapes; None starts fresh.
+        seed: of fresh weights.
+    """
+
+    subject: SoundSubject
+    codec: VoiceCodec
+    discriminator: SpectrumDiscriminator
+
+    def __init__(
+        self,
+        codec: CodecConfig,
+        optim: Optim,
+        adversarial: Adversarial,
+        loss: CodecLoss,
+        updates: Updates,
+        init_from: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(SoundSubject(codec, init_from), optim, seed, updates=updates)
+        self.adversarial, self.weights = adversarial, loss
+        self._spectra = nn.ModuleList(MelDistance(*span) for span in SPANS)
+
+    def roles(self) -> Mapping[str, Role]:
+        clip = self.updates.gradient_clip_val
+        student = Role(("codec",), self.optim, ema=True, export=True, gradient_clip=clip)
+        return {STUDENT: student, DISCRIMINATOR: self.adversarial.role()}
+
+    def build_roles(self) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            numbers = self.adversarial
+            self.discriminator = SpectrumDiscriminator(numbers.width, numbers.num_layers)
+
+    def iterate(self, batch: SoundWindows) -> tuple[Tensor, Logs]:
+        made = self.codec(batch.sound)
+        judged = value_at(self.adversarial.weight, self.step) > 0
+        learned = made.sound.new_zeros(())
+        if judged:
+            with self.only(DISCRIMINATOR):
+                learned = self.discriminator_loss(batch.sound, made.sound.detach())
+                self.update(DISCRIMINATOR, learned)
+        with self.only(STUDENT):
+            loss, logs = self.codec_loss(batch.sound, made, judged=judged)
+            self.update(STUDENT, loss)
+        return loss, {**logs, "discriminator": learned}
+
+    def loss(self, batch: SoundWindows) -> tuple[Tensor, Logs]:
+        """The terms without the discriminators'."""
+        return self.codec_loss(batch.sound, self.codec(batch.sound), judged=False)
+
+    def codec_loss(self, sound: Sound, made: Quantised, *, judged: bool) -> tuple[Tensor, Logs]:
+        mel = torch.stack([distance(made.sound, sound) for distance in self._spectra]).mean()
+        terms = {"mel": mel, "commitment": made.commitment, "codebook": made.codebook}
+        w = self.weights
+        loss = mel + w.commitment * made.commitment + w.codebook * made.codebook
+        if judged:
+            fake, real = self.discriminator(made.sound), self.discriminator(sound)
+            logits = [F.relu(1 - maps[-1]).mean() for maps in fake]
+            terms["generator"] = torch.stack(logits).mean()
+            terms["features"] = feature_maps_distance(fake, real)
+            weight = value_at(self.adversarial.weight, self.step)
+            loss = loss + weight * (terms["generator"] + w.features * terms["features"])
+        return loss, terms
+
+    def discriminator_loss(self, real: Sound, fake: Sound) -> Tensor:
+        """Hinge loss."""
+        terms = [
+            F.relu(1 - true[-1]).mean() + F.relu(1 + made[-1]).mean()
+            for true, made in zip(self.discriminator(real), self.discriminator(fake), strict=True)
+        ]
+        return torch.stack(terms).mean()
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        """The distance of spectra, and how many codes of the codebooks are in use."""
+        made = self.codec.decode(codes := self.codec.encode(batch))
+        mel = torch.stack([distance(made, batch) for distance in self._spectra]).mean()
+        self.log("val/mel", mel, prog_bar=True, batch_size=len(batch), sync_dist=True)
+        used = torch.stack(
+            [own.unique().new_tensor(own.unique().numel()) for own in codes[0:].movedim(1, 0)]
+        )
+        share = used.double().mean() / self.codec.config.codebook_size
+        self.log("val/used", share, batch_size=len(batch), sync_dist=True)
+
+
+class MelDistance(nn.Module):
+    """The mean absolute difference of log-mel spectra."""
+
+    mels: Tensor
+    window: Tensor
+
+    def __init__(self, span: int, num_mels: int) -> None:
+        super().__init__()
+        self.span = span
+        self.register_buffer("mels", mel_filters(span, num_mels), persistent=False)
+        self.register_buffer("window", torch.hann_window(span), persistent=False)
+
+    def forward(self, made: Sound, true: Sound) -> Float[Tensor, ""]:
+        return F.l1_loss(self._logs(made), self._logs(true))
+
+    def _logs(self, sound: Sound) -> Tensor:
+        spectra = torch.stft(
+            sound.float(), self.span, self.span // 4, window=self.window, return_complex=True
+        )
+        return (self.mels.T @ (spectra.abs() + 1e-9)).clamp_min(1e-3).log()
+
+
+def feature_maps_distance(fake: list[list[Tensor]], real: list[list[Tensor]]) -> Float[Tensor, ""]:
+    """Relative to how large the maps of true sounds are."""
+    terms = [
+        (a.float() - b.float().detach()).abs().mean()
+        / b.float().detach().abs().mean().clamp_min(FEATURE_SPREAD)
+        for made, true in zip(fake, real, strict=True)
+        for a, b in zip(made[:-1], true[:-1], strict=True)
+    ]
+    return torch.stack(terms).mean()
+
+
+class VoiceSounds(L.LightningDataModule):
+    """Windows of so many frames of a corpus in memory, at random; validation: the first of each.
+
+    Args:
+        train: folder of `avatar-v-data voices`, as is ``validation``.
+        batch_size: windows of a step.
+        batches_per_epoch: between validations.
+        num_frames: of a window.
+        louder_db: the loudness of each window is moved by up to so much.
+    """
+
+    def __init__(
+        self,
+        train: str,
+        validation: str,
+        batch_size: int,
+        batches_per_epoch: int,
+        num_frames: int = 32,
+        louder_db: float = 6.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        checks.count("batch_size", batch_size)
+        checks.count("batches_per_epoch", batches_per_epoch)
+        checks.count("num_frames", num_frames)
+        checks.number("louder_db", louder_db, least=0, most=40)
+        checks.seed("seed", seed)
+        self.folders = {"train": Path(train), "validation": Path(validation)}
+        self.batch_size, self.batches_per_epoch, self.seed = batch_size, batches_per_epoch, seed
+        self.length, self.louder_db = num_frames * SAMPLES_PER_FRAME, louder_db
+
+    def setup(self, stage: str) -> None:
+        self.train_sounds, self.validation_sounds = (
+            self._read(folder) for folder in self.folders.values()
+        )
+
+    def train_dataloader(self) -> DataLoader:
+        return random_loader(self._draw, self.batches_per_epoch, self.seed)
+
+    def val_dataloader(self) -> DataLoader:
+        firsts = torch.stack([sound[: self.length] for sound in self.validation_sounds])
+        return DataLoader(list(firsts.split(self.batch_size)), batch_size=None)  # pyright: ignore
+
+    def _draw(self, generator: torch.Generator) -> Sound:
+        chosen = torch.randint(len(self.train_sounds), (self.batch_size,), generator=generator)
+        rows = []
+        for number in chosen.tolist():
+            sound = self.train_sounds[number]
+            start = int(torch.randint(len(sound) - self.length + 1, (), generator=generator))
+            louder = 2 * torch.rand((), generator=generator) - 1
+            rows.append(sound[start : start + self.length] * 10 ** (self.louder_db * louder / 20))
+        return torch.stack(rows).clamp(-1, 1)
+
+    def _read(self, folder: Path) -> list[Tensor]:
+        found = []
+        for path in track(corpus_files(folder), f"reading {folder}"):
+            for one in read_recordings([path]):
+                if len(one.sound) >= self.length:
+                    found.append(torch.from_numpy(np.ascontiguousarray(one.sound)))
+        if not found:
+            raise ValueError(f"{folder}: no recording is {self.length} samples long")
+        return found

@@ -1,0 +1,220 @@
+"""The language model of voices: transformers' Llama over the tokens of tokens.py, and its codec.
+
+A folder of it holds the Llama as transformers saves it, ``speaker.safetensors`` (the parts that
+speaker vectors are made of) and ``codec/`` (codec.py).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+from avatar_v.base.local_models import load_whole
+from avatar_v.base.states import read_tensors
+from avatar_v.critics.voice import mean_vector, vectors_of
+from avatar_v.engines.checks import CLONING, OURS
+from avatar_v.voices.codec import VoiceCodec
+from avatar_v.voices.tokens import (
+    END,
+    MOST_FRAMES,
+    PAD,
+    PROMPT_BOOKS,
+    SPEAKER_PARTS,
+    SPEAKER_SIZE,
+    START,
+    Vocabulary,
+    Voiced,
+)
+
+SOURCE = CLONING[OURS].source
+SPEAKER_FILE = "speaker.safetensors"
+FIRST_FRAMES, MORE_FRAMES = 8, 25
+"""Of the first piece of sound, which is waited for, and of others."""
+
+
+class VoiceConfig(LlamaConfig):
+    """A Llama's, and the sizes of the codec."""
+
+    model_type = OURS
+    num_codebooks: int = 4
+    codebook_size: int = 1024
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.num_codebooks, self.codebook_size)
+
+
+class VoiceLlama(LlamaForCausalLM):
+    """Its weights are a Llama's."""
+
+    config_class = VoiceConfig
+
+
+def fresh_llama(
+    codec: VoiceCodec, *, width: int, num_layers: int, num_heads: int, seed: int
+) -> VoiceLlama:
+    """Untrained weights."""
+    sizes = codec.config
+    vocabulary = Vocabulary(sizes.num_codebooks, sizes.codebook_size)
+    config = VoiceConfig(
+        vocab_size=vocabulary.size,
+        hidden_size=width,
+        intermediate_size=width * 8 // 3 // 32 * 32,
+        num_hidden_layers=num_layers,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_heads,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        pad_token_id=PAD,
+        bos_token_id=START,
+        eos_token_id=END,
+        num_codebooks=sizes.num_codebooks,
+        codebook_size=sizes.codebook_size,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return VoiceLlama(config)
+
+
+@dataclass(frozen=True)
+class SpeakerParts:
+    """Centres of parts of speaker vectors: a vector as eight numbers (product quantisation)."""
+
+    centres: Float[Tensor, "part size d"]
+
+    @classmethod
+    def of(cls, vectors: Float[np.ndarray, "n v"], seed: int) -> "SpeakerParts":
+        """Centres by k-means of each part; of few vectors some are the same."""
+        from scipy.cluster.vq import kmeans2
+
+        rng = np.random.default_rng(seed)
+        parts = np.split(vectors, SPEAKER_PARTS, 1)
+        centres = [kmeans2(p, SPEAKER_SIZE, minit="++", rng=rng, missing="warn")[0] for p in parts]
+        return cls(torch.from_numpy(np.stack(centres)).float())
+
+    def codes(self, vector: Float[np.ndarray, " v"]) -> list[int]:
+        parts = torch.from_numpy(vector).float().view(SPEAKER_PARTS, 1, -1)
+        return (parts - self.centres).square().sum(2).argmin(1).tolist()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How tokens are drawn."""
+
+    temperature: float = 0.8
+    top_p: float = 0.95
+    seed: int = 0
+
+
+class VoiceModel:
+    """What says phonemes in the voice of a prompt."""
+
+    def __init__(self, llama: VoiceLlama, speaker: SpeakerParts, codec: VoiceCodec) -> None:
+        self.llama, self.speaker, self.codec = llama, speaker, codec
+        self.vocabulary = llama.config.vocabulary
+        sizes = codec.config
+        if (sizes.num_codebooks, sizes.codebook_size) != (
+            self.vocabulary.num_codebooks,
+            self.vocabulary.codebook_size,
+        ):
+            raise ValueError("the language model and the codec have other codebooks")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "VoiceModel":
+        """ValueError for a folder that holds none."""
+        folder = Path(folder)
+        llama = load_whole(VoiceLlama, folder, SOURCE)
+        centres = read_tensors(folder / SPEAKER_FILE).get("centres")
+        if centres is None or centres.shape[:2] != (SPEAKER_PARTS, SPEAKER_SIZE):
+            raise ValueError(f"{folder / SPEAKER_FILE} is not as it should be; expected {SOURCE}")
+        return cls(llama, SpeakerParts(centres), VoiceCodec.load(folder / "codec"))
+
+    def save(self, folder: Path) -> None:
+        self.llama.save_pretrained(folder)
+        save_file({"centres": self.speaker.centres}, folder / SPEAKER_FILE)
+        self.codec.save(folder / "codec")
+
+    def head(
+        self,
+        phonemes: Sequence[str],
+        prompt: Float[Tensor, " s"],
+        vector: Float[np.ndarray, " v"],
+        asked: Voiced,
+    ) -> list[int]:
+        """The tokens before the speech. ``prompt``: speech at 16 kHz; ``vector``: of its voice."""
+        codes = self.codec.encode(prompt[None])[0, :PROMPT_BOOKS].numpy()
+        return self.vocabulary.head(asked, self.speaker.codes(vector), codes, phonemes)
+
+    def sound(
+        self, head: Sequence[int], phonemes: Sequence[str], how: Drawing
+    ) -> Iterator[Float[Tensor, " s"]]:
+        """Speech in pieces, each made when it is asked for."""
+        books, codes, done, wanted = self.vocabulary.num_codebooks, [], 0, FIRST_FRAMES
+        for token in self.tokens(head, phonemes, how):
+            if token >= self.vocabulary.codes:
+                codes.append((token - self.vocabulary.codes) % self.vocabulary.codebook_size)
+            num = len(codes) // books
+            if token != END and num <= done + wanted:
+                continue
+            stop = num if token == END else num - 1
+            if stop > done:
+                whole = torch.tensor(codes[: num * books]).view(num, books).T[None]
+                yield self.codec.decode_between(whole, done, stop)[0]
+                done, wanted = stop, MORE_FRAMES
+
+    @torch.inference_mode()
+    def tokens(self, head: Sequence[int], phonemes: Sequence[str], how: Drawing) -> Iterator[int]:
+        """Speech token by token, the end among them: each phoneme in its turn, and whole frames."""
+        words, at = [*self.vocabulary.of_phonemes(phonemes), END], 0
+        generator = torch.Generator().manual_seed(how.seed)
+        cache = DynamicCache(config=self.llama.config)
+        given = torch.tensor([[*head, words[0]]])
+        yield words[0]
+        level = frames = 0
+        while True:
+            logits = self.llama(input_ids=given, past_key_values=cache, use_cache=True).logits[
+                0, -1
+            ]
+            token = self._draw(logits.float(), level, words[at + 1], frames, how, generator)
+            yield token
+            if token == END:
+                return
+            if token == words[at + 1] and level == 0:
+                at, frames = at + 1, 0
+            else:
+                level = (level + 1) % self.vocabulary.num_codebooks
+                frames += level == 0
+            given = torch.tensor([[token]])
+
+    def _draw(
+        self,
+        logits: Float[Tensor, " v"],
+        level: int,
+        behind: int,
+        frames: int,
+        how: Drawing,
+        generator: torch.Generator,
+    ) -> int:
+        """A code of this level, or between frames what comes behind the phoneme."""
+        first = self.vocabulary.codes + level * self.vocabulary.codebook_size
+        choices = torch.arange(first, first + self.vocabulary.codebook_size)
+        if level == 0:
+            if frames >= MOST_FRAMES:
+                return behind
+            choices = torch.cat([choices, torch.tensor([behind])])
+        shares = (logits[choices] / max(how.temperature, 1e-4)).softmax(0)
+        values, order = shares.sort(descending=True)
+        kept = values.cumsum(0) - values < how.top_p
+        drawn = torch.multinomial(values * kept, 1, generator=generator)
+        return int(choices[order[drawn]])
+
+
+def vector_of(sound: Float[Tensor, " s"]) -> Float[np.ndarray, " v"]:
+    """The vector of the voice in a sound at 16 kHz. ValueError where its network is missing."""
+    return mean_vector(vectors_of(sound))

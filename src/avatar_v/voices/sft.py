@@ -1,0 +1,189 @@
+"""Supervised training of the language model of voices, by trl's SFTTrainer.
+
+A recipe is a file of YAML: ``corpus``, ``validation``, ``codec``, ``model`` (sizes) and
+``trainer``, which holds fields of trl.SFTConfig by their names there (recipes/voices/sft.yaml).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from datasets import Dataset, load_from_disk
+from transformers import PreTrainedTokenizerFast
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from avatar_v.base import checks
+from avatar_v.base.paths import whole_folder
+from avatar_v.base.progress import progress_bar
+from avatar_v.base.seeds import stream
+from avatar_v.voices.codec import VoiceCodec
+from avatar_v.voices.model import SpeakerParts, VoiceModel, fresh_llama
+from avatar_v.voices.sequences import EncodedVoice, encode_voices, sequence
+from avatar_v.voices.tokens import END, PAD, START, Vocabulary
+
+MODEL, SEQUENCES, CHECKPOINTS = "voice", "sequences", "checkpoints"
+
+
+@dataclass(frozen=True)
+class VoiceSizes:
+    """Of the Llama."""
+
+    width: int = 256
+    num_layers: int = 6
+    num_heads: int = 4
+
+    def __post_init__(self) -> None:
+        checks.count("width", self.width)
+        checks.count("num_layers", self.num_layers)
+        checks.count("num_heads", self.num_heads)
+        if self.width % (2 * self.num_heads):
+            raise ValueError(f"width is a multiple of 2 · num_heads, got {self.width}")
+
+
+@dataclass(frozen=True)
+class SftRecipe:
+    """What a recipe says. Folders are relative to the working directory."""
+
+    corpus: str
+    validation: str
+    codec: str
+    out: str
+    model: VoiceSizes = field(default_factory=VoiceSizes)
+    passes: int = 1  # sequences made of each sentence, each with another prompt
+    seed: int = 0
+    trainer: dict[str, Any] = field(default_factory=dict)
+
+
+def run_recipe(recipes: Sequence[str], options: Sequence[str]) -> int:
+    """``avatar-v run RECIPE --KEY VALUE``; with ``--ckpt_path last`` it goes on from the last
+    checkpoint. ValueError for what does not fit."""
+    import jsonargparse
+
+    parser = jsonargparse.ArgumentParser(prog="avatar-v run", exit_on_error=False)
+    parser.add_argument("--trl", type=Literal["sft"])
+    parser.add_class_arguments(SftRecipe)
+    parser.add_argument("--recipe", action="config")
+    parser.add_argument("--ckpt_path", type=Literal["last"])
+    words = [word for recipe in recipes for word in ("--recipe", recipe)]
+    try:
+        found = parser.parse_args([*words, *options])
+    except jsonargparse.ArgumentError as error:
+        raise ValueError(f"{recipes[0]}: {error}") from error
+    names = [one.name for one in dataclasses.fields(SftRecipe)]
+    made = parser.instantiate(found)
+    folder = train(
+        SftRecipe(**{name: made[name] for name in names}), resume=found.ckpt_path is not None
+    )
+    print(f"the model is in {folder}: avatar-v voice me.wav --engine {folder} --out me.voice")
+    return 0
+
+
+def train(recipe: SftRecipe, *, resume: bool = False) -> Path:
+    """Train, and return the folder of the model. ``resume``: from the last checkpoint. ValueError
+    for a recipe that does not fit trl, its folders, or a folder that holds a run."""
+    torch.manual_seed(recipe.seed)
+    out, codec = Path(recipe.out), VoiceCodec.load(recipe.codec)
+    if (out / CHECKPOINTS).is_dir() and not resume:
+        raise ValueError(f"{out} holds a run: --ckpt_path last goes on; or choose another --out")
+    config = _trl_config(recipe)
+    speaker, data = _sequences(recipe, codec)
+    sizes = recipe.model
+    llama = fresh_llama(
+        codec, width=sizes.width, num_layers=sizes.num_layers, num_heads=sizes.num_heads,
+        seed=recipe.seed,
+    )  # fmt: skip
+    trainer = SFTTrainer(
+        model=llama,
+        args=config,
+        train_dataset=data["train"],
+        eval_dataset=data["validation"],
+        processing_class=number_tokenizer(llama.config.vocabulary),
+    )
+    trainer.train(resume_from_checkpoint=resume or None)
+    with whole_folder(out / MODEL) as partial:
+        VoiceModel(llama.float().eval(), speaker, codec).save(partial)
+    return out / MODEL
+
+
+def _trl_config(recipe: SftRecipe) -> SFTConfig:
+    """ValueError for fields that trl does not know or take."""
+    given = {
+        "output_dir": str(Path(recipe.out) / CHECKPOINTS),
+        "seed": recipe.seed,
+        "report_to": "none",
+        "completion_only_loss": True,
+        "max_length": None,
+        "use_cpu": not torch.cuda.is_available(),
+    }
+    try:
+        return SFTConfig(**given | recipe.trainer)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"trainer: {error}") from error
+
+
+def number_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
+    """Tokens are their numbers: trl asks for a tokenizer, and sequences are tokens already."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+
+    tokenizer = Tokenizer(
+        WordLevel({str(number): number for number in range(vocabulary.size)}, str(PAD))
+    )
+    tokenizer.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=str(PAD), bos_token=str(START), eos_token=str(END)
+    )
+
+
+def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict[str, Dataset]]:
+    """Sequences of both folders; kept in the run's folder, since encoding takes minutes."""
+    folder = Path(recipe.out) / SEQUENCES
+    if not folder.is_dir():
+        encoded = {
+            name: _encoded(path, codec, name)
+            for name, path in (("train", recipe.corpus), ("validation", recipe.validation))
+        }
+        vectors = np.stack([voice.vector for voice in encoded["train"]])
+        speaker = SpeakerParts.of(vectors, recipe.seed)
+        vocabulary = Vocabulary(codec.config.num_codebooks, codec.config.codebook_size)
+        with whole_folder(folder) as partial:
+            for name, voices in encoded.items():
+                passes = recipe.passes if name == "train" else 1
+                _rows(vocabulary, voices, speaker, passes, recipe.seed).save_to_disk(partial / name)
+            torch.save(speaker.centres, partial / "centres.pt")
+    centres = torch.load(folder / "centres.pt", weights_only=True)
+    data = {name: load_from_disk(str(folder / name)) for name in ("train", "validation")}
+    return SpeakerParts(centres), data  # pyright: ignore[reportReturnType]
+
+
+def _encoded(path: str, codec: VoiceCodec, name: str) -> list[EncodedVoice]:
+    with progress_bar() as progress:
+        task = progress.add_task(f"encoding {name}", total=None)
+
+        def shown(done: int, num: int) -> None:
+            progress.update(task, completed=done, total=num)
+
+        return list(encode_voices(path, codec, shown))
+
+
+def _rows(
+    vocabulary: Vocabulary,
+    voices: list[EncodedVoice],
+    speaker: SpeakerParts,
+    passes: int,
+    seed: int,
+) -> Dataset:
+    rng, rows = stream("voice sequences", seed), {"input_ids": [], "completion_mask": []}
+    for voice in voices:
+        parts = speaker.codes(voice.vector)
+        for at in [*range(len(voice.sentences))] * passes:
+            head, said = sequence(vocabulary, voice, at, parts, rng)
+            rows["input_ids"].append([*head, *said])
+            rows["completion_mask"].append([0] * len(head) + [1] * len(said))
+    return Dataset.from_dict(rows)

@@ -1,0 +1,162 @@
+"""The sequence that the language model of voices reads and continues.
+
+    start · language · rate · liveliness · speaker · PROMPT codes · TEXT phonemes · SAY speech · end
+
+The speaker is a vector of the voice (critics/voice.py) in eight product-quantised parts. The prompt
+is the first codebooks of a recording of the voice. In speech each phoneme stands before the codes
+of its frames (as ELLA-V, Song et al. 2024): what is said next is given, the model says how long
+each phoneme lasts and how it sounds, and no word is skipped or said twice.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from avatar_v.engines.script import split_sentences
+from avatar_v.types import FRAME_RATE_HZ
+from avatar_v.world.lexicon import PHONEMES
+
+PAD, START, END, PROMPT, TEXT, SAY = range(6)
+LANGUAGES = ("en",)
+RATES = (9.0, 11.0, 13.0, 15.0)
+"""Phonemes a second, of speech without pauses, that part slow from fast."""
+SPREADS = (1.5, 3.0)
+"""Semitones, standard deviation of the pitch, that part flat from usual and lively."""
+SPEAKER_PARTS, SPEAKER_SIZE = 8, 64
+PROMPT_BOOKS = 2
+"""Codebooks of the prompt: the voice is in the first ones, and half the tokens are saved."""
+MOST_FRAMES = FRAME_RATE_HZ
+"""Of one phoneme, a pause among them."""
+
+
+class Voiced(NamedTuple):
+    """What is asked of speech."""
+
+    language: int
+    rate: int
+    liveliness: int
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Where each kind of token lies, for a codec of these sizes."""
+
+    num_codebooks: int
+    codebook_size: int
+
+    @property
+    def language(self) -> int:
+        return SAY + 1
+
+    @property
+    def rate(self) -> int:
+        return self.language + len(LANGUAGES)
+
+    @property
+    def liveliness(self) -> int:
+        return self.rate + len(RATES) + 1
+
+    @property
+    def speaker(self) -> int:
+        return self.liveliness + len(SPREADS) + 1
+
+    @property
+    def phonemes(self) -> int:
+        return self.speaker + SPEAKER_PARTS * SPEAKER_SIZE
+
+    @property
+    def codes(self) -> int:
+        return self.phonemes + len(PHONEMES)
+
+    @property
+    def size(self) -> int:
+        return self.codes + self.num_codebooks * self.codebook_size
+
+    def of_codes(self, codes: np.ndarray) -> list[int]:
+        """The tokens of codes "k f", frame by frame; of the first k codebooks."""
+        offsets = self.codes + self.codebook_size * np.arange(len(codes))[:, None]
+        return (codes + offsets).T.ravel().tolist()
+
+    def head(
+        self,
+        asked: Voiced,
+        speaker: Sequence[int],
+        prompt: np.ndarray,
+        phonemes: Sequence[str],
+    ) -> list[int]:
+        """All before the speech. ``prompt``: codes "k f". ValueError for phonemes that are not
+        known."""
+        given = [START, self.language + asked.language, self.rate + asked.rate]
+        given += [self.liveliness + asked.liveliness]
+        given += [self.speaker + part * SPEAKER_SIZE + code for part, code in enumerate(speaker)]
+        given += [PROMPT, *self.of_codes(prompt[:PROMPT_BOOKS])]
+        return [*given, TEXT, *self.of_phonemes(phonemes), SAY]
+
+    def of_phonemes(self, phonemes: Sequence[str]) -> list[int]:
+        return [self.phonemes + PHONEMES.index(name) for name in phonemes]
+
+    def speech(
+        self, codes: np.ndarray, phonemes: Sequence[str], stops_s: Sequence[float]
+    ) -> list[int]:
+        """Phonemes, each before the codes "k f" of its frames, and the end."""
+        stops = [round(stop * FRAME_RATE_HZ) for stop in stops_s]
+        stops = [min(stop, codes.shape[1]) for stop in stops[:-1]] + [codes.shape[1]]
+        tokens, start = [], 0
+        for name, stop in zip(self.of_phonemes(phonemes), stops, strict=True):
+            tokens += [name, *self.of_codes(codes[:, start:stop])]
+            start = stop
+        return [*tokens, END]
+
+    def codes_of(self, speech: Sequence[int]) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        """The codes "k f" of speech, and of each phoneme its first frame and the one behind its
+        last. ValueError for speech whose frames are not whole."""
+        codes, spans = [], []
+        for token in speech:
+            if token == END:
+                break
+            if token < self.codes:
+                spans.append(len(codes))
+            else:
+                codes.append(token - self.codes)
+        levels = np.array(codes, int) // self.codebook_size
+        if len(codes) % self.num_codebooks or np.any(
+            levels.reshape(-1, self.num_codebooks) != np.arange(self.num_codebooks)
+        ):
+            raise ValueError("frames of the speech are not whole")
+        stops = [start // self.num_codebooks for start in [*spans, len(codes)]]
+        found = np.array(codes, int).reshape(-1, self.num_codebooks).T % self.codebook_size
+        return found, list(itertools.pairwise(stops))
+
+
+def rate_of(phonemes: Sequence[str], stops_s: Sequence[float]) -> int:
+    """The class of `RATES` of speech; pauses do not count."""
+    starts = [0.0, *stops_s[:-1]]
+    lengths = [
+        stop - start
+        for name, start, stop in zip(phonemes, starts, stops_s, strict=True)
+        if name not in ("SIL", "BR")
+    ]
+    return int(np.searchsorted(RATES, len(lengths) / max(sum(lengths), 1e-6)))
+
+
+def rate_of_words(text: str, seconds: float) -> int:
+    """The same of words that were said in so many seconds, a fifth of them pauses."""
+    names = [name for name in phonemes_of(text) if name not in ("SIL", "BR")]
+    return int(np.searchsorted(RATES, len(names) / max(0.8 * seconds, 1e-6)))
+
+
+def phonemes_of(text: str) -> list[str]:
+    """The phonemes of English text, with pauses around sentences and where signs ask for one.
+    ValueError as `script.split_sentences`."""
+    found = ["SIL"]
+    for one in split_sentences(text):
+        for number, word in enumerate(one.words):
+            found += word.phonemes
+            if number in one.breaks:
+                found.append("SIL")
+        if found[-1] != "SIL":
+            found.append("SIL")
+    return found

@@ -1,0 +1,213 @@
+"""Voices that are trained here: the corpus, the codec, the tokens and the language model."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from avatar_v import cli
+from avatar_v.critics import voice as network
+from avatar_v.engines.checks import check_engine
+from avatar_v.engines.cloning import VoicePrompt, engine_rate_hz, load_engine
+from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.voices.codec import CodecConfig, VoiceCodec
+from avatar_v.voices.corpus import corpus_files, read_recordings, write_recordings
+from avatar_v.voices.model import Drawing, SpeakerParts, VoiceModel, fresh_llama
+from avatar_v.voices.tokens import (
+    END,
+    SPEAKER_PARTS,
+    SPEAKER_SIZE,
+    Vocabulary,
+    Voiced,
+    phonemes_of,
+    rate_of,
+)
+from avatar_v.world.lexicon import sentence_split
+from avatar_v_data.voice_corpus import make_corpus, prose, recordings
+
+TINY = CodecConfig(3, 16, 4, 16, 16, 2, 2, 8)
+TEXTS = [text for text in prose() if sentence_split(text.lower()) == "train"]
+SPOKEN = ("SIL", "M", "AY", "SIL")
+
+
+@pytest.fixture(scope="module")
+def codec() -> VoiceCodec:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = VoiceCodec(TINY).eval().requires_grad_(False)
+        torch.nn.init.normal_(made.head.weight, std=0.5)
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(codec: VoiceCodec) -> VoiceModel:
+    llama = fresh_llama(codec, width=32, num_layers=1, num_heads=2, seed=0).eval()
+    centres = torch.randn(SPEAKER_PARTS, SPEAKER_SIZE, network.WIDTH // SPEAKER_PARTS)
+    return VoiceModel(llama, SpeakerParts(centres), codec)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sentences of each of three drawn voices."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rows = [row for number in (0, 2, 4) for row in recordings(number, 2, TEXTS)]
+    write_recordings(folder / "a.parquet", rows)
+    return folder
+
+
+def test_recordings_come_back_with_phonemes_in_time(corpus: Path, tmp_path: Path) -> None:
+    found = list(read_recordings(corpus_files(corpus)))
+    assert [one.number for one in found] == [0, 0, 2, 2, 4, 4]
+    again = list(recordings(2, 2, TEXTS))
+    for one, other in zip(found[2:4], again, strict=True):
+        assert (one.text, one.phonemes) == (other.text, other.phonemes)
+        assert np.abs(one.sound - other.sound).max() <= 1 / 65536
+        assert 0 < one.stops_s[-1] <= one.seconds + 0.2
+    (tmp_path / "b.parquet").write_bytes(b"no table")
+    with pytest.raises(ValueError, match="no file of a corpus"):
+        list(read_recordings([tmp_path / "b.parquet"]))
+    with pytest.raises(ValueError, match="avatar-v-data voices"):
+        corpus_files(tmp_path / "none")
+
+
+@pytest.mark.skipif(shutil.which("flite") is None, reason="flite is not installed")
+def test_recorded_voices_differ_and_a_stopped_corpus_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("pyworld")
+    make_corpus(tmp_path, "train", 3, 1, texts=TEXTS)
+    (path,) = corpus_files(tmp_path)
+    before = path.stat().st_mtime_ns
+    make_corpus(tmp_path, "train", 3, 1, texts=TEXTS)
+    assert path.stat().st_mtime_ns == before
+    drawn, flite, _ = read_recordings([path])
+    assert drawn.voice == "drawn 0"
+    assert flite.voice == "awb 1"
+    assert flite.phonemes[0] == "SIL"
+    assert abs(flite.stops_s[-1] - flite.seconds) < 0.2
+    with pytest.raises(ValueError, match="no sentence"):
+        make_corpus(tmp_path / "x", "test", 1, 1, texts=TEXTS[:1])
+
+
+def test_sound_that_is_made_in_pieces_is_that_of_the_whole(codec: VoiceCodec) -> None:
+    sound = torch.randn(2, 20 * SAMPLES_PER_FRAME - 100, generator=torch.Generator().manual_seed(0))
+    codes = codec.encode(0.1 * sound)
+    assert codes.shape == (2, 3, 20)
+    whole = codec.decode(codes)
+    assert whole.shape == (2, 20 * SAMPLES_PER_FRAME)
+    assert whole.abs().max() > 0.01
+    for start, stop in ((0, 3), (3, 15), (15, 20)):
+        piece = codec.decode_between(codes, start, stop)
+        expected = whole[:, start * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME]
+        torch.testing.assert_close(piece, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_codec_comes_back_from_its_folder(codec: VoiceCodec, tmp_path: Path) -> None:
+    codec.save(tmp_path)
+    found = VoiceCodec.load(tmp_path)
+    sound = 0.1 * torch.randn(1, 5 * SAMPLES_PER_FRAME)
+    assert (found.encode(sound) == codec.encode(sound)).double().mean() > 0.8, "16 bits"
+    (tmp_path / "config.json").write_text('{"num_codebooks": 0}')
+    with pytest.raises(ValueError, match="num_codebooks"):
+        VoiceCodec.load(tmp_path)
+
+
+def test_speech_as_tokens_holds_codes_and_times() -> None:
+    vocabulary = Vocabulary(3, 16)
+    codes = np.random.default_rng(0).integers(16, size=(3, 12))
+    stops_s = (0.1, 0.1, 0.36, 0.4)
+    tokens = vocabulary.speech(codes, SPOKEN, stops_s)
+    assert max(tokens) < vocabulary.size
+    found, spans = vocabulary.codes_of(tokens)
+    assert (found == codes).all()
+    assert spans == [(0, 2), (2, 2), (2, 9), (9, 12)], "the last takes what is left"
+    with pytest.raises(ValueError, match="not whole"):
+        vocabulary.codes_of(tokens[:3])
+    head = vocabulary.head(Voiced(0, 1, 2), range(SPEAKER_PARTS), codes, SPOKEN)
+    kinds = [head.count(token) for token in range(1, 6)]
+    assert kinds == [1, 0, 1, 1, 1]
+    assert len(head) == 4 + SPEAKER_PARTS + 1 + 2 * 12 + 1 + len(SPOKEN) + 1
+    assert rate_of(SPOKEN, (1.0, 1.1, 1.2, 9.0)) == 1, "pauses do not count"
+    assert phonemes_of("My, my.") == ["SIL", "M", "AY", "SIL", "M", "AY", "SIL"]
+
+
+def test_all_phonemes_are_said_in_their_order_and_in_whole_frames(model: VoiceModel) -> None:
+    prompt = 0.1 * torch.randn(10 * SAMPLES_PER_FRAME)
+    head = model.head(SPOKEN, prompt, np.ones(network.WIDTH), Voiced(0, 2, 1))
+    how = Drawing(seed=3)
+    tokens = list(model.tokens(head, SPOKEN, how))
+    assert tokens == list(model.tokens(head, SPOKEN, how)), "the seed decides"
+    assert tokens[-1] == END
+    said = [token for token in tokens[:-1] if token < model.vocabulary.codes]
+    assert said == model.vocabulary.of_phonemes(SPOKEN)
+    codes, _ = model.vocabulary.codes_of(tokens)
+    whole = model.codec.decode(torch.from_numpy(codes)[None])[0]
+    pieces = list(model.sound(head, SPOKEN, how))
+    assert len(pieces) > 2
+    torch.testing.assert_close(torch.cat(pieces), whole, atol=1e-5, rtol=1e-4)
+
+
+def test_a_cached_step_is_an_uncached_one(model: VoiceModel) -> None:
+    head = model.vocabulary.head(
+        Voiced(0, 0, 0), [0] * SPEAKER_PARTS, np.zeros((3, 4), int), SPOKEN
+    )
+    tokens = list(model.tokens(head, SPOKEN, Drawing(temperature=0.0)))
+    row = torch.tensor([[*head, *tokens]])
+    logits = model.llama(input_ids=row).logits[0]
+    for at, token in enumerate(tokens[1:30], len(head)):
+        if token >= model.vocabulary.codes:
+            level = (token - model.vocabulary.codes) // 16
+            first = model.vocabulary.codes + 16 * level
+            best = logits[at, first : first + 16].max()
+            assert logits[at, token] >= best - 1e-4
+
+
+@pytest.mark.skipif(not network.is_available(), reason=network.HOW_TO_INSTALL)
+def test_a_folder_of_it_is_an_engine_for_voices(model: VoiceModel, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    assert check_engine(tmp_path) == "avatar_v_voice"
+    assert engine_rate_hz(tmp_path) == SAMPLE_RATE_HZ
+    engine = load_engine(tmp_path)
+    prompt = VoicePrompt(0.1 * torch.randn(3 * SAMPLE_RATE_HZ), SAMPLE_RATE_HZ, "My day is long.")
+    torch.manual_seed(0)
+    sound = engine.say("My day.", prompt)
+    assert sound.dtype == torch.float32
+    assert len(sound) > 0
+    assert len(sound) % SAMPLES_PER_FRAME == 0
+    (tmp_path / "speaker.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"lacks speaker\.safetensors"):
+        check_engine(tmp_path)
+
+
+def test_the_recipes_train_at_their_smallest(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trl")
+    pytest.importorskip("pyworld")
+    if not network.is_available():
+        pytest.skip(network.HOW_TO_INSTALL)
+    recipes = Path(__file__).parents[2] / "recipes" / "voices"
+    monkeypatch.chdir(tmp_path)
+    both = [f"--data.init_args.{name}={corpus}" for name in ("train", "validation")]
+    words = ["run", str(recipes / "codec.yaml"), *both, "--trainer.max_steps", "3"]
+    words += ["--data.init_args.batches_per_epoch", "3", "--data.init_args.batch_size", "2"]
+    words += ["--model.init_args.adversarial.weight", "{0: 0.0, 1: 0.2}"]
+    words += ["--model.init_args.optim.num_warmup_steps", "1", "--trainer.accelerator", "cpu"]
+    sizes = {"num_codebooks": 3, "codebook_size": 16, "encoder_width": 16, "decoder_width": 16}
+    words += [f"--model.init_args.codec.{name}={value}" for name, value in sizes.items()]
+    assert cli.main(words) == 0
+    losses = Path("runs/voice_codec/loss.csv").read_text().splitlines()
+    assert len(losses) == 4
+    found = VoiceCodec.load("runs/voice_codec/codec")
+    assert found.config.codebook_size == 16
+
+    words = ["run", str(recipes / "sft.yaml"), "--corpus", str(corpus), "--validation", str(corpus)]
+    words += ["--model", "{width: 32, num_layers: 1, num_heads: 2}", "--passes", "1"]
+    sizes = {"max_steps": 2, "per_device_train_batch_size": 2, "eval_steps": 2, "save_steps": 1}
+    words += [f"--trainer.{name}={value}" for name, value in {**sizes, "warmup_steps": 1}.items()]
+    assert cli.main(words) == 0
+    assert check_engine("runs/voice_sft/voice") == "avatar_v_voice"
+    assert cli.main(words) == 2, "the folder holds a run"
+    assert cli.main([*words, "--ckpt_path", "last"]) == 0
+    assert cli.main([*words, "--ckpt_path", "last", "--trainer.max_stepz=3"]) == 2
+    assert cli.main([*words, "--model.width=33"]) == 2
