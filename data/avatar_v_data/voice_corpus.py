@@ -8,6 +8,7 @@ one split each (world/splits.py), so that no voice and no sentence of a test was
 
 import functools
 import importlib.util
+import multiprocessing
 import re
 import shutil
 import subprocess
@@ -99,8 +100,13 @@ def make_corpus(
     if not said:
         raise ValueError(f"no sentence of the texts belongs to {split}")
     out.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(num_workers) as pool:
-        make = functools.partial(_write_part, out, num_sentences, said)
+    make = functools.partial(_write_part, out, num_sentences, said)
+    if num_workers == 1:
+        for done, _ in enumerate(map(make, parts), 1):
+            on_progress(done, len(parts))
+        return
+    context = multiprocessing.get_context("spawn")  # torch has threads
+    with ProcessPoolExecutor(num_workers, context) as pool:
         for done, _ in enumerate(pool.map(make, parts), 1):
             on_progress(done, len(parts))
 
