@@ -107,8 +107,11 @@ def test_a_codec_comes_back_from_its_folder(codec: VoiceCodec, tmp_path: Path) -
     found = VoiceCodec.load(tmp_path)
     sound = 0.1 * torch.randn(1, 5 * SAMPLES_PER_FRAME)
     assert (found.encode(sound) == codec.encode(sound)).double().mean() > 0.8, "16 bits"
-    (tmp_path / "config.json").write_text('{"num_codebooks": 0}')
-    with pytest.raises(ValueError, match="num_codebooks"):
+    config = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(
+        config.replace('"num_codebooks": 3', '"num_codebooks": 0')
+    )
+    with pytest.raises(ValueError, match=r"config\.json: num_codebooks is 1 to 8192"):
         VoiceCodec.load(tmp_path)
 
 
@@ -143,7 +146,7 @@ def test_all_phonemes_are_said_in_their_order_and_in_whole_frames(model: VoiceMo
     codes, _ = model.vocabulary.codes_of(tokens)
     whole = model.codec.decode(torch.from_numpy(codes)[None])[0]
     pieces = list(model.sound(head, SPOKEN, how))
-    assert len(pieces) > 2
+    assert len(pieces) >= 2
     torch.testing.assert_close(torch.cat(pieces), whole, atol=1e-5, rtol=1e-4)
 
 
@@ -165,7 +168,7 @@ def test_a_cached_step_is_an_uncached_one(model: VoiceModel) -> None:
 @pytest.mark.skipif(not network.is_available(), reason=network.HOW_TO_INSTALL)
 def test_a_folder_of_it_is_an_engine_for_voices(model: VoiceModel, tmp_path: Path) -> None:
     model.save(tmp_path)
-    assert check_engine(tmp_path) == "avatar_v_voice"
+    assert check_engine(tmp_path) == "llama"
     assert engine_rate_hz(tmp_path) == SAMPLE_RATE_HZ
     engine = load_engine(tmp_path)
     prompt = VoicePrompt(0.1 * torch.randn(3 * SAMPLE_RATE_HZ), SAMPLE_RATE_HZ, "My day is long.")
@@ -206,7 +209,7 @@ def test_the_recipes_train_at_their_smallest(
     sizes = {"max_steps": 2, "per_device_train_batch_size": 2, "eval_steps": 2, "save_steps": 1}
     words += [f"--trainer.{name}={value}" for name, value in {**sizes, "warmup_steps": 1}.items()]
     assert cli.main(words) == 0
-    assert check_engine("runs/voice_sft/voice") == "avatar_v_voice"
+    assert check_engine("runs/voice_sft/voice") == "llama"
     assert cli.main(words) == 2, "the folder holds a run"
     assert cli.main([*words, "--ckpt_path", "last"]) == 0
     assert cli.main([*words, "--ckpt_path", "last", "--trainer.max_stepz=3"]) == 2

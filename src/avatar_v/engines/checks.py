@@ -18,8 +18,8 @@ TEXT_MODELS = (
     "safetensors, for example of `hf download Qwen/Qwen2.5-1.5B-Instruct --local-dir FOLDER` "
     "(Apache-2.0)"
 )
-OURS = "avatar_v_voice"
-"""The kind of the model that recipes/voices train."""
+OURS = "llama"
+"""The kind of the model that recipes/voices train, beside its codec and speakers."""
 CODEC = "codec"
 """The folder, in that of a model, of a codec that is a model of its own."""
 

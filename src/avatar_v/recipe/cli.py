@@ -31,7 +31,7 @@ import yaml
 
 from avatar_v.base import checks, trust
 from avatar_v.base.launched import TRY_AGAIN, run_id
-from avatar_v.recipe.file import OF_OVERLAYS, check_sections, read_recipe
+from avatar_v.recipe.file import OF_OVERLAYS, check_sections, is_of_trl, read_recipe
 from avatar_v.recipe.weights_there import check_weights
 
 HELP = {
@@ -39,8 +39,6 @@ HELP = {
     "fit": "the same with -c before each recipe (LightningCLI)",
     "validate": "validation loss of a recipe (LightningCLI); --ckpt_path chooses the weights",
 }
-TRL = "trl"
-"""The key of a recipe that one of trl's trainers runs (voices/sft.py), not LightningCLI."""
 OVERWRITE = "--overwrite"
 """Of run and fit; no value of a recipe, so that no recipe of a run asks for it again."""
 ROOT = "--trainer.default_root_dir"
@@ -69,7 +67,7 @@ def run_words(command: str, words: Sequence[str]) -> int:
             return 0
         if not recipes:
             raise ValueError("run needs a recipe: avatar-v run recipes/2_a2v.yaml [overlay] [...]")
-        if TRL in read_recipe(recipes[0]):
+        if is_of_trl(recipes[0]):
             from avatar_v.voices.sft import run_recipe
 
             return run_recipe(recipes, rest)

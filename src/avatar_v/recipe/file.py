@@ -11,12 +11,21 @@ OF_OVERLAYS = ("every", "stages", "runs")
 KEYS = ("model", "data", "trainer", *OF_OVERLAYS, "seed_everything", "ckpt_path", "verbose")
 """All top-level keys. The parser refuses another one, but not where its value is empty."""
 
+TRL = "trl"
+"""The key that such a recipe has besides its own."""
+
 
 def read_recipe(path: str) -> dict[str, Any]:
     """The mapping in ``path``. ValueError, with the path, for all that is no recipe."""
     value = read_yaml(path, "recipe")
     check_sections(path, value)
     return value
+
+
+def is_of_trl(path: str) -> bool:
+    """Whether one of trl's trainers runs it (voices/sft.py), and not LightningCLI."""
+    value = read_yaml(path, "recipe")
+    return isinstance(value, dict) and TRL in value
 
 
 def check_sections(path: str, value: Any) -> None:

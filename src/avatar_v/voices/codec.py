@@ -165,7 +165,8 @@ class VoiceCodec(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "VoiceCodec":
         """Frozen. ValueError for a folder that holds none."""
-        config = built(CodecConfig, read_json(Path(folder) / "config.json"), where=str(folder))
+        path = Path(folder) / "config.json"
+        config = built(CodecConfig, read_json(path), where=path)
         codec, path = cls(config), Path(folder) / "model.safetensors"
         state = {name: value.float() for name, value in read_tensors(path).items()}
         check_state(codec.state_dict(), state, where=path)

@@ -38,32 +38,17 @@ FIRST_FRAMES, MORE_FRAMES = 8, 25
 """Of the first piece of sound, which is waited for, and of others."""
 
 
-class VoiceConfig(LlamaConfig):
-    """A Llama's, and the sizes of the codec."""
-
-    model_type = OURS
-    num_codebooks: int = 4
-    codebook_size: int = 1024
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.num_codebooks, self.codebook_size)
-
-
-class VoiceLlama(LlamaForCausalLM):
-    """Its weights are a Llama's."""
-
-    config_class = VoiceConfig
+def vocabulary_of(codec: VoiceCodec) -> Vocabulary:
+    """The tokens of a codec's voices."""
+    return Vocabulary(codec.config.num_codebooks, codec.config.codebook_size)
 
 
 def fresh_llama(
     codec: VoiceCodec, *, width: int, num_layers: int, num_heads: int, seed: int
-) -> VoiceLlama:
+) -> LlamaForCausalLM:
     """Untrained weights."""
-    sizes = codec.config
-    vocabulary = Vocabulary(sizes.num_codebooks, sizes.codebook_size)
-    config = VoiceConfig(
-        vocab_size=vocabulary.size,
+    config = LlamaConfig(
+        vocab_size=vocabulary_of(codec).size,
         hidden_size=width,
         intermediate_size=width * 8 // 3 // 32 * 32,
         num_hidden_layers=num_layers,
@@ -74,12 +59,10 @@ def fresh_llama(
         pad_token_id=PAD,
         bos_token_id=START,
         eos_token_id=END,
-        num_codebooks=sizes.num_codebooks,
-        codebook_size=sizes.codebook_size,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return VoiceLlama(config)
+        return LlamaForCausalLM(config)
 
 
 @dataclass(frozen=True)
@@ -115,21 +98,17 @@ class Drawing:
 class VoiceModel:
     """What says phonemes in the voice of a prompt."""
 
-    def __init__(self, llama: VoiceLlama, speaker: SpeakerParts, codec: VoiceCodec) -> None:
+    def __init__(self, llama: LlamaForCausalLM, speaker: SpeakerParts, codec: VoiceCodec) -> None:
         self.llama, self.speaker, self.codec = llama, speaker, codec
-        self.vocabulary = llama.config.vocabulary
-        sizes = codec.config
-        if (sizes.num_codebooks, sizes.codebook_size) != (
-            self.vocabulary.num_codebooks,
-            self.vocabulary.codebook_size,
-        ):
-            raise ValueError("the language model and the codec have other codebooks")
+        self.vocabulary = vocabulary_of(codec)
+        if llama.config.vocab_size != self.vocabulary.size:
+            raise ValueError("the language model was trained on another codec")
 
     @classmethod
     def load(cls, folder: str | Path) -> "VoiceModel":
         """ValueError for a folder that holds none."""
         folder = Path(folder)
-        llama = load_whole(VoiceLlama, folder, SOURCE)
+        llama = load_whole(LlamaForCausalLM, folder, SOURCE)
         centres = read_tensors(folder / SPEAKER_FILE).get("centres")
         if centres is None or centres.shape[:2] != (SPEAKER_PARTS, SPEAKER_SIZE):
             raise ValueError(f"{folder / SPEAKER_FILE} is not as it should be; expected {SOURCE}")

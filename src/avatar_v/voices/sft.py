@@ -22,7 +22,7 @@ from avatar_v.base.paths import whole_folder
 from avatar_v.base.progress import progress_bar
 from avatar_v.base.seeds import stream
 from avatar_v.voices.codec import VoiceCodec
-from avatar_v.voices.model import SpeakerParts, VoiceModel, fresh_llama
+from avatar_v.voices.model import SpeakerParts, VoiceModel, fresh_llama, vocabulary_of
 from avatar_v.voices.sequences import EncodedVoice, encode_voices, sequence
 from avatar_v.voices.tokens import END, PAD, START, Vocabulary
 
@@ -102,7 +102,7 @@ def train(recipe: SftRecipe, *, resume: bool = False) -> Path:
         args=config,
         train_dataset=data["train"],
         eval_dataset=data["validation"],
-        processing_class=number_tokenizer(llama.config.vocabulary),
+        processing_class=number_tokenizer(vocabulary_of(codec)),
     )
     trainer.train(resume_from_checkpoint=resume or None)
     with whole_folder(out / MODEL) as partial:
@@ -151,11 +151,12 @@ def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict
         }
         vectors = np.stack([voice.vector for voice in encoded["train"]])
         speaker = SpeakerParts.of(vectors, recipe.seed)
-        vocabulary = Vocabulary(codec.config.num_codebooks, codec.config.codebook_size)
         with whole_folder(folder) as partial:
             for name, voices in encoded.items():
                 passes = recipe.passes if name == "train" else 1
-                _rows(vocabulary, voices, speaker, passes, recipe.seed).save_to_disk(partial / name)
+                _rows(vocabulary_of(codec), voices, speaker, passes, recipe.seed).save_to_disk(
+                    partial / name
+                )
             torch.save(speaker.centres, partial / "centres.pt")
     centres = torch.load(folder / "centres.pt", weights_only=True)
     data = {name: load_from_disk(str(folder / name)) for name in ("train", "validation")}
