@@ -10,7 +10,7 @@ import torch
 from avatar_v import cli
 from avatar_v.critics import voice as network
 from avatar_v.engines.checks import check_engine
-from avatar_v.engines.cloning import VoicePrompt, engine_rate_hz, load_engine
+from avatar_v.engines.cloning import VoicePrompt, engine_rate_hz, load_engine, phonemes_of
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.voices.codec import CodecConfig, VoiceCodec
 from avatar_v.voices.corpus import corpus_files, read_recordings, write_recordings
@@ -21,7 +21,6 @@ from avatar_v.voices.tokens import (
     SPEAKER_SIZE,
     Vocabulary,
     Voiced,
-    phonemes_of,
     rate_of,
 )
 from avatar_v.world.lexicon import sentence_split

@@ -17,10 +17,13 @@ from torch import Tensor
 from avatar_v.base.local_models import load_part, load_whole
 from avatar_v.base.outside import read_json
 from avatar_v.engines.checks import CLONING, CODEC, OURS, check_engine
+from avatar_v.engines.script import split_sentences
 from avatar_v.types import SAMPLE_RATE_HZ
 
 SPEAKER = "0"
 """The name of the one who speaks, in the template of CSM."""
+SPOKEN_SHARE = 0.8
+"""Of a recording, in which somebody speaks; the others are pauses."""
 MARGIN_S, LETTERS_PER_S = 2.0, 6.0
 """A text may last so long and one second for so many letters: slow speech has ten."""
 
@@ -158,19 +161,36 @@ class TrainedVoice:
     def __init__(self, folder: Path, source: str) -> None:
         from avatar_v.voices.model import VoiceModel
 
-        self._model = VoiceModel.load(folder)
+        self._model = VoiceModel.load(folder, source)
         self.rate_hz = SAMPLE_RATE_HZ
 
     @torch.inference_mode()
     def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
+        from avatar_v.voices.corpus import SILENT
         from avatar_v.voices.model import Drawing, vector_of
-        from avatar_v.voices.tokens import Voiced, phonemes_of, rate_of_words
+        from avatar_v.voices.tokens import Voiced, rate_class
 
-        asked = Voiced(0, rate_of_words(prompt.transcript, len(prompt.sound) / self.rate_hz), 1)
+        said = [name for name in phonemes_of(prompt.transcript) if name not in SILENT]
+        spoken_s = SPOKEN_SHARE * len(prompt.sound) / self.rate_hz
+        asked = Voiced(0, rate_class(len(said), spoken_s), 1)
         phonemes = phonemes_of(text)
         head = self._model.head(phonemes, prompt.sound, vector_of(prompt.sound), asked)
         how = Drawing(seed=int(torch.randint(1 << 31, ())))
         return torch.cat(list(self._model.sound(head, phonemes, how)))
+
+
+def phonemes_of(text: str) -> list[str]:
+    """The phonemes of English text, with pauses around sentences and where signs ask for one.
+    ValueError as `script.split_sentences`."""
+    found = ["SIL"]
+    for one in split_sentences(text):
+        for number, word in enumerate(one.words):
+            found += word.phonemes
+            if number in one.breaks:
+                found.append("SIL")
+        if found[-1] != "SIL":
+            found.append("SIL")
+    return found
 
 
 _FAMILIES: dict[str, type[CsmVoice | DiaVoice | PocketVoice | TrainedVoice]] = {
