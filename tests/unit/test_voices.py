@@ -101,6 +101,22 @@ def test_sound_that_is_made_in_pieces_is_that_of_the_whole(codec: VoiceCodec) ->
         torch.testing.assert_close(piece, expected, atol=1e-5, rtol=1e-4)
 
 
+def test_codes_without_use_move_to_where_latents_lie() -> None:
+    generator = torch.Generator().manual_seed(0)
+    made = VoiceCodec(TINY).train()
+    for name, weight in made.quantiser.named_parameters():
+        if name.endswith("codebook.weight"):
+            torch.nn.init.constant_(weight, 1.0)
+    sound, use = (
+        0.1 * torch.randn(4, 20 * SAMPLES_PER_FRAME, generator=generator),
+        torch.zeros(3, 16),
+    )
+    assert len(made.encode(sound)[:, 0].unique()) == 1
+    made.revive(sound, use, generator)
+    assert len(made.encode(sound)[:, 0].unique()) > 8
+    assert use.min() > 0.01, "all codes are new or in use"
+
+
 def test_a_codec_comes_back_from_its_folder(codec: VoiceCodec, tmp_path: Path) -> None:
     codec.save(tmp_path)
     found = VoiceCodec.load(tmp_path)
