@@ -10,7 +10,13 @@ import torch
 from avatar_v import cli
 from avatar_v.critics import voice as network
 from avatar_v.engines.checks import check_engine
-from avatar_v.engines.cloning import VoicePrompt, engine_rate_hz, load_engine, phonemes_of
+from avatar_v.engines.cloning import (
+    VoicePrompt,
+    engine_rate_hz,
+    load_engine,
+    phonemes_of,
+    say_pieces,
+)
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.voices.codec import CodecConfig, VoiceCodec
 from avatar_v.voices.corpus import corpus_files, read_recordings, write_recordings
@@ -192,6 +198,10 @@ def test_a_folder_of_it_is_an_engine_for_voices(model: VoiceModel, tmp_path: Pat
     assert sound.dtype == torch.float32
     assert len(sound) > 0
     assert len(sound) % SAMPLES_PER_FRAME == 0
+    torch.manual_seed(0)
+    pieces = say_pieces(engine, "My day.", prompt)
+    torch.manual_seed(1)  # draws are made
+    assert torch.equal(torch.cat(list(pieces)), sound)
     (tmp_path / "speaker.safetensors").unlink()
     with pytest.raises(ValueError, match=r"lacks speaker\.safetensors"):
         check_engine(tmp_path)

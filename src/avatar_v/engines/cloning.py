@@ -6,6 +6,7 @@ is run. The published ones take no language and no rate of speech: they follow t
 """
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -47,6 +48,16 @@ class CloningModel(Protocol):
         """``text`` in the voice of ``prompt``, whose rate is this model's; empty where the model
         ends at once."""
         ...
+
+
+def say_pieces(
+    model: CloningModel, text: str, prompt: VoicePrompt
+) -> Iterator[Float[Tensor, " n"]]:
+    """What `CloningModel.say` gives, in pieces as they are made where the model can do that. All
+    draws of torch's generator are made before this returns."""
+    if isinstance(model, TrainedVoice):
+        return model.pieces(text, prompt)
+    return iter([model.say(text, prompt)])
 
 
 class CsmVoice:
@@ -164,8 +175,11 @@ class TrainedVoice:
         self._model = VoiceModel.load(folder, source)
         self.rate_hz = SAMPLE_RATE_HZ
 
-    @torch.inference_mode()
     def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
+        return torch.cat(list(self.pieces(text, prompt)))
+
+    def pieces(self, text: str, prompt: VoicePrompt) -> Iterator[Float[Tensor, " n"]]:
+        """The same while it is made; the only draw of torch's generator is made here."""
         from avatar_v.voices.corpus import SILENT
         from avatar_v.voices.model import Drawing, vector_of
         from avatar_v.voices.tokens import Voiced, rate_class
@@ -176,7 +190,7 @@ class TrainedVoice:
         phonemes = phonemes_of(text)
         head = self._model.head(phonemes, prompt.sound, vector_of(prompt.sound), asked)
         how = Drawing(seed=int(torch.randint(1 << 31, ())))
-        return torch.cat(list(self._model.sound(head, phonemes, how)))
+        return self._model.sound(head, phonemes, how)
 
 
 def phonemes_of(text: str) -> list[str]:
