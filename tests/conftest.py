@@ -20,6 +20,8 @@ if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
     del os.environ["TRITON_INTERPRET"]  # alone
 
 MEDIA = Path(__file__).resolve().parents[2] / "shared" / "media"
+NOTEBOOK = "follow_a_batch"
+"""The one that runs with every test; of the others test_docs.py resolves what they import."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,12 +30,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`media` tests read real clips beside the checkout, `gpu` tests a CUDA device, `faces` tests
-    dlib; `slow` and `chain` tests wait to be asked for."""
+    dlib; `slow` and `chain` tests, and all notebooks but one, wait to be asked for."""
     import torch
 
     from avatar_v.faces import face_track
 
     asked = config.getoption("markexpr")
+    waiting = [name for name in ("slow", "chain") if name not in asked]
+    for item in items:
+        if item.path.suffix == ".ipynb" and item.path.stem != NOTEBOOK:
+            item.add_marker(pytest.mark.slow)
+    left_out = [item for item in items if any(map(item.get_closest_marker, waiting))]
+    if left_out:  # more than a thousand: as skipped tests each would cost its report
+        config.hook.pytest_deselected(items=left_out)
+        out = set(left_out)
+        items[:] = [item for item in items if item not in out]
     for item in items:
         if item.get_closest_marker("media") and not MEDIA.is_dir():
             item.add_marker(pytest.mark.skip(reason=f"no real clips at {MEDIA}"))
@@ -41,9 +52,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
         if item.get_closest_marker("faces") and not face_track.is_available():
             item.add_marker(pytest.mark.skip(reason="needs the [faces] extra"))
-        for name in ("slow", "chain"):
-            if item.get_closest_marker(name) and name not in asked:
-                item.add_marker(pytest.mark.skip(reason=f"minutes: make {name}"))
 
 
 @pytest.fixture
