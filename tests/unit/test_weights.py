@@ -1,6 +1,7 @@
 """Pipeline folders: round trips, and errors that name what is wrong."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,19 @@ from avatar_v.weights.weights import check_state, load_dit, load_pipeline, read_
 from random_models import make_dit, randomise
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dit, conditioner = build("tiny", seed=1, motion_stats=motion_stats())
     randomise(dit)
-    save_pipeline(tmp_path / "weights", dit, conditioner, Card("tiny", recipe="recipes/x.yaml"))
-    return tmp_path / "weights"
+    folder = tmp_path_factory.mktemp("made") / "weights"
+    save_pipeline(folder, dit, conditioner, Card("tiny", recipe="recipes/x.yaml"))
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return shutil.copytree(made, tmp_path / "weights")
 
 
 def edit(path: Path, **changes: object) -> None:
