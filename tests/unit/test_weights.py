@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,11 @@ def test_floats_of_any_kind_load(folder: Path) -> None:
     assert all(value.dtype == torch.float32 for value in dit.state_dict().values())
 
 
+@cache
+def critic(kind: type[Critic]) -> Critic:
+    return kind()
+
+
 @pytest.mark.parametrize("kind", [FaceCritic, MotionMeter, WorldSyncNet])
 @pytest.mark.parametrize(
     ("file", "change", "message"),
@@ -277,12 +283,12 @@ def test_floats_of_any_kind_load(folder: Path) -> None:
 def test_critics_judge_what_they_load(
     tmp_path: Path, kind: type[Critic], file: str, change: Any, message: str
 ) -> None:
-    kind().save_pretrained(tmp_path)
+    critic(kind).save_pretrained(tmp_path)
     path = tmp_path / file
     if file == "config.json":
         edit(path, **change)
     else:
-        state = kind().state_dict()
+        state = critic(kind).state_dict()
         last = "video_head.0.weight" if kind is WorldSyncNet else "head.0.weight"
         (key,) = (key for key in state if key.endswith(last) and "audio" not in key)
         odd = state[key].to(change) if change is torch.int32 else state[key] * change
