@@ -56,6 +56,7 @@ def test_a_stage_trains_on_stills(
     assert read_card(f"{whole}/weights").can.stills == 0
 
 
+@pytest.mark.slow
 def test_a_stage_trains_on_captions_that_were_encoded_ahead(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
