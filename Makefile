@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test slow lint tiny chain golden bench gpu ray tables docs clean
+.PHONY: setup demo test tests slow lint style types tiny chain golden bench gpu ray tables docs clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -34,13 +34,22 @@ setup: $(STAMP)  ## make .venv and install
 demo: $(STAMP)  ## a held-out person speaks: demo/out.mp4, demo/sheet.png, demo/out.json
 	$(BIN)/avatar-v demo --out demo
 
-lint: $(STAMP)  ## style and types
+lint: style types  ## style and types
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	$(BIN)/pyright
 
-test: lint  ## lint, types and every test that this machine can run, in two processes of one thread
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
+tests: $(STAMP)
+	@# three for two cores: for a fifth of the time a test waits, for another process or the clock
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --durations 20
+
+test: style  ## style, types and the tests that this machine can run, in processes of one thread
+	@# pyright needs two minutes of one core: beside the tests the other core has work as well
+	@$(MAKE) --no-print-directory --jobs 2 types tests
 
 slow: $(STAMP)  ## the tests that take minutes each, which `make test` leaves out
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadfile --durations 20

@@ -2,17 +2,62 @@
 avatar_v_data at run time."""
 
 import importlib.util
+import inspect
 import os
 import signal
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from pathlib import Path
+from typing import Any, ForwardRef, Literal, get_args, get_origin
 
+import jaxtyping
 import pytest
-from jaxtyping import install_import_hook
+from jaxtyping import AbstractArray, install_import_hook, jaxtyped
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; children too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def checked(made: Any = None, *, typechecker: Callable) -> Any:
+    """`jaxtyped`, which the hook puts before everything that is defined, in half of its time: by
+    itself it checks what is given before a call and again with what is returned, and binds it to
+    its names, which shapes may mention ("{n}")."""
+    if made is None:
+        return partial(checked, typechecker=typechecker)
+    hints = getattr(made, "__annotations__", {}).values()
+    kinds = {kind for hint in hints for kind in kinds_of(hint)}
+    if not inspect.isfunction(made) or inspect.isgeneratorfunction(made) or str in kinds:
+        return jaxtyped(made, typechecker=typechecker)
+    plain = typechecker(made) if hints else made
+    if AbstractArray not in kinds:
+        return plain
+
+    @wraps(made)
+    def call(*args: Any, **options: Any) -> Any:
+        with SHAPES:
+            return plain(*args, **options)
+
+    return call
+
+
+def kinds_of(hint: object) -> Iterator[type]:
+    """AbstractArray for a type with a shape, and ``str`` for what jaxtyping has to resolve: a name
+    in quotes, and a shape that mentions an argument; wherever in a hint they are."""
+    if isinstance(hint, str | ForwardRef):
+        yield str
+    parts = hint if isinstance(hint, list) else get_args(hint)
+    if not parts and isinstance(hint, type) and issubclass(hint, AbstractArray):
+        yield str if "{" in hint.dim_str else AbstractArray
+    if get_origin(hint) is not Literal:
+        for part in parts:
+            yield from kinds_of(part)
+
+
+SHAPES = jaxtyped("context")
+"""Sizes of one call, by the names of their axes."""
 if importlib.util.find_spec("beartype"):  # a rented machine does without
+    jaxtyping.jaxtyped = checked
     install_import_hook(["avatar_v", "avatar_v_data"], "beartype.beartype")
 if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # its interpreter stands in for a GPU, in this process
@@ -20,6 +65,8 @@ if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
     del os.environ["TRITON_INTERPRET"]  # alone
 
 MEDIA = Path(__file__).resolve().parents[2] / "shared" / "media"
+NOTEBOOK = "follow_a_batch"
+"""The one that runs with every test; of the others test_docs.py resolves what they import."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,12 +75,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`media` tests read real clips beside the checkout, `gpu` tests a CUDA device, `faces` tests
-    dlib; `slow` and `chain` tests wait to be asked for."""
+    dlib; `slow` and `chain` tests, and all notebooks but one, wait to be asked for."""
     import torch
 
     from avatar_v.faces import face_track
 
     asked = config.getoption("markexpr")
+    waiting = [name for name in ("slow", "chain") if name not in asked]
+    for item in items:
+        if item.path.suffix == ".ipynb" and item.path.stem != NOTEBOOK:
+            item.add_marker(pytest.mark.slow)
+    left_out = [item for item in items if any(map(item.get_closest_marker, waiting))]
+    if left_out:  # more than a thousand: as skipped tests each would cost its report
+        config.hook.pytest_deselected(items=left_out)
+        out = set(left_out)
+        items[:] = [item for item in items if item not in out]
     for item in items:
         if item.get_closest_marker("media") and not MEDIA.is_dir():
             item.add_marker(pytest.mark.skip(reason=f"no real clips at {MEDIA}"))
@@ -41,9 +97,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
         if item.get_closest_marker("faces") and not face_track.is_available():
             item.add_marker(pytest.mark.skip(reason="needs the [faces] extra"))
-        for name in ("slow", "chain"):
-            if item.get_closest_marker(name) and name not in asked:
-                item.add_marker(pytest.mark.skip(reason=f"minutes: make {name}"))
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ keep their reference."""
 
 WAYS = ("asynchronous", "tiled:1", "tiled:3")
 """Exchanges that have to give what blocking ones give; tiles of 3 are of 4 heads or of all of 2."""
-OVERLAPPED = ((8, 2, False), (8, 4, False), (8, 4, True), (12, 8, True))
+OVERLAPPED = ((8, 2, False), (8, 4, True), (12, 8, True))
 """Of `CASES` those that are computed with each of them: heads, ranks, and whether by a refiner."""
 
 

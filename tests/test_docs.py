@@ -6,6 +6,8 @@ recipe named are checked. Tables are checked by test_records.py.
 """
 
 import ast
+import importlib
+import json
 import os
 import re
 import shlex
@@ -148,6 +150,19 @@ def test_python_blocks_parse_and_take_files_that_the_demo_leaves(folder: Path) -
         ast.parse(block, filename=str(page))
         for name in re.findall(r'\b(?:reference|audio)="(.*?)"', block):
             assert (folder / name).is_file(), f"{page}: {name}"
+
+
+def test_what_notebooks_import_exists() -> None:
+    """One of them runs with every test (conftest.py), all with the slow ones."""
+    for page in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+        cells = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        code = re.sub(r"^%.*$", "", "\n".join(cells), flags=re.MULTILINE)
+        for node in ast.walk(ast.parse(code, filename=str(page))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("avatar_v"):
+                module = importlib.import_module(str(node.module))
+                for name in (alias.name for alias in node.names):
+                    assert hasattr(module, name), f"{page.name}: {node.module} has no {name}"
 
 
 def test_links_lead_somewhere() -> None:

@@ -15,7 +15,7 @@ from bad_inputs.cases import all_cases
 from bad_inputs.files import make_files
 from bad_inputs.judge import judged
 
-NUM_SAMPLED = 60
+NUM_SAMPLED = 30
 
 
 @pytest.fixture(scope="module")

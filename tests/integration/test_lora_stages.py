@@ -36,6 +36,11 @@ STAGES: dict[str, tuple[str, ...]] = {
     "refiner_adversarial": ("low_embed", "head"),
 }
 """What each trains whole, beside its factors."""
+LIKE_OTHERS = (
+    "3_pictures", "3_sft", "4c_distill_motion", "5a_grpo", "5b_dpo", "own_face",
+    "refiner_adversarial",
+)  # fmt: skip
+"""They train what another of these stages trains, by another loss."""
 OWN_VAE = ("1_t2v", "own_face", "refiner", "refiner_adversarial")
 """Recipes that name a VAE: here it is that of the base."""
 OF_MOTION = ("3_motion", "4c_distill_motion", "5a_grpo", "5b_dpo")
@@ -61,7 +66,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(s, marks=[pytest.mark.slow] if s in LIKE_OTHERS else []) for s in STAGES],
+)
 def test_an_adapter_on_its_base_is_what_the_run_leaves(
     stage: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_killed_and_resumed_equals_uninterrupted(here: Path) -> None:
     assert {path.name for path in checkpoints.iterdir()} == {"last.ckpt", "epoch=0-step=3.ckpt"}
 
 
+@pytest.mark.slow
 def test_the_refiners_discriminator_is_resumed_with_it(here: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

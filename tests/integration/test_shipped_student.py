@@ -29,8 +29,16 @@ def test_it_says_where_it_comes_from(name: str, recipe: str, window: int) -> Non
     assert (card.can.people, card.can.window_latents) == (teacher.can.people, window)
 
 
-def test_causal_weights_follow_a_voice_in_two_blocks_and_then_in_one(tmp_path: Path) -> None:
-    clip, speech = draw_person(tmp_path, 5)
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A drawn person's clip and speech."""
+    return draw_person(tmp_path_factory.mktemp("drawn"), 5)
+
+
+def test_causal_weights_follow_a_voice_in_two_blocks_and_then_in_one(
+    drawn: tuple[Path, Path],
+) -> None:
+    clip, speech = drawn
     pipeline = AvatarPipeline.from_pretrained("small_causal")
     request = Request.of(reference=str(clip), audio=str(speech))
     inputs = read_inputs(request, pipeline.input_spec(request))
@@ -38,8 +46,10 @@ def test_causal_weights_follow_a_voice_in_two_blocks_and_then_in_one(tmp_path: P
     assert [part.latents.shape[1] for part in parts] == [5, 3, 3]
 
 
-def test_a_chunk_takes_two_passes_whatever_the_guidance(tmp_path: Path) -> None:
-    clip, speech = draw_person(tmp_path, 5)
+def test_a_chunk_takes_two_passes_whatever_the_guidance(
+    drawn: tuple[Path, Path], tmp_path: Path
+) -> None:
+    clip, speech = drawn
     pipeline, passes = AvatarPipeline.from_pretrained("small_student"), []
     noted = AvatarDiT.forward
 
@@ -48,8 +58,8 @@ def test_a_chunk_takes_two_passes_whatever_the_guidance(tmp_path: Path) -> None:
         return noted(self, x_t, *args, **options)
 
     pipeline.dit.forward = noting.__get__(pipeline.dit)
-    write_wav(speech, read_audio(speech)[: 640 * 60])
-    frames = list(pipeline(reference=clip, audio=speech, guidance_audio=2.0))
+    write_wav(tmp_path / "short.wav", read_audio(speech)[: 640 * 60])
+    frames = list(pipeline(reference=clip, audio=tmp_path / "short.wav", guidance_audio=2.0))
     chunks = plan(len(frames), chunk_latents=13).chunks
     assert len(chunks) > 1
     assert len(passes) == 2 * len(chunks)

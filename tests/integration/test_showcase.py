@@ -21,8 +21,10 @@ def test_demo_writes_its_files(weights: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     MotionMeter().save_pretrained(meter)
     cast = Cast(person=3, scene=4, speech=5, num_frames=50)
-    for _ in range(2):  # a second demo replaces the first
-        record, sync = showcase(tmp_path / "demo", cast, num_steps=1, weights=weights, meter=meter)
+    (tmp_path / "demo").mkdir()
+    for name in ("out.mp4", "out.json", "reference.mp4", "sheet.png"):  # of a demo before
+        (tmp_path / "demo" / name).write_bytes(b"old")
+    record, sync = showcase(tmp_path / "demo", cast, num_steps=1, weights=weights, meter=meter)
     values = json.loads((tmp_path / "demo" / "out.json").read_text())
     assert values["world"] == {"person": 2_000_003, "scene": 2_000_005, "speech": 2_000_006}
     assert values["lip_sync"] == dataclasses.asdict(sync)

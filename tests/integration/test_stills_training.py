@@ -38,12 +38,13 @@ def test_a_stage_trains_on_stills(
         "--data.init_args.validation=latents/validation",
         "--data.init_args.decode_video=false",
         "--model.init_args.models.init_from=start",
-        "--trainer.max_steps=4",
+        "--trainer.max_steps=3",
+        "--trainer.limit_val_batches=0",
         f"--trainer.default_root_dir={out}",
     )
     run_stage(stage, *words, "--model.init_args.personality.stills_share=1.0")
     shown = losses(out)
-    assert len(shown) == 4
+    assert len(shown) == 3
     assert read_card(f"{out}/weights").can.stills == 16
     if stage == "3_pictures":  # one stage shows that the share of stills decides
         return
@@ -55,6 +56,7 @@ def test_a_stage_trains_on_stills(
     assert read_card(f"{whole}/weights").can.stills == 0
 
 
+@pytest.mark.slow
 def test_a_stage_trains_on_captions_that_were_encoded_ahead(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,8 +42,8 @@ def test_two_ranks_end_together(rank: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "rank"),
     [
-        (SHARDED, 1),
         (GROUP, 0),
+        pytest.param(SHARDED, 1, marks=pytest.mark.slow),
         pytest.param(GROUP, 1, marks=pytest.mark.slow),
         pytest.param(DDP, 1, marks=pytest.mark.slow),
         pytest.param(DDP, 0, marks=pytest.mark.slow),

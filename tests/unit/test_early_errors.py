@@ -1,5 +1,6 @@
 """A wrong name or number on the command line is an error before torch is imported."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -44,27 +45,38 @@ CASES = (
     ("data world --clips 1 --out out", "--clips is at least 2"),
 )
 PROGRAM = """
-import sys
-words = sys.argv[1:]
-if words[0] == "data":
-    from avatar_v_data.cli import main
-    words = words[1:]
-else:
-    from avatar_v.cli import main
-code = main(words)
-print(code, "torch" in sys.modules)
+import contextlib, io, json, sys
+import avatar_v.cli, avatar_v_data.cli
+
+found = []
+for words in json.load(sys.stdin):
+    front = avatar_v_data if words[0] == "data" else avatar_v
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        status = front.cli.main(words[words[0] == "data" :])
+    found.append([status, said.getvalue(), "torch" in sys.modules])
+print(json.dumps(found))
 """
+"""One process for all: what one command has imported is there for those behind it."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    """Of each command its status, what it said, and whether torch is imported behind it."""
+    folder = tmp_path_factory.mktemp("early")
+    (folder / "modl.yaml").write_text("modl: {}", encoding="utf-8")
+    (folder / "root.yaml").write_text("trainer: {default_root_dir: root.yaml/x}", "utf-8")
+    (folder / "zz.yaml").write_text("zz:", encoding="utf-8")
+    commands = [words for words, _ in CASES]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], input=json.dumps([words.split() for words in commands]),
+        cwd=folder, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return dict(zip(commands, json.loads(done.stdout), strict=True))
 
 
 @pytest.mark.parametrize(("words", "message"), CASES)
-def test_an_error_comes_before_torch(words: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "modl.yaml").write_text("modl: {}", encoding="utf-8")
-    (tmp_path / "root.yaml").write_text("trainer: {default_root_dir: root.yaml/x}", "utf-8")
-    (tmp_path / "zz.yaml").write_text("zz:", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words.split()],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == "2 False\n"
+def test_an_error_comes_before_torch(words: str, message: str, found: dict[str, list]) -> None:
+    status, said, imported = found[words]
+    assert message in said
+    assert said.count("\n") == 1
+    assert (status, imported) == (2, False)

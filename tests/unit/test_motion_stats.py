@@ -158,7 +158,7 @@ def test_drawn_shards_of_motion_alone_are_read_as_such(tmp_path: Path) -> None:
     folders = {}
     for name, pictures in (("drawn", True), ("alone", False)):
         settings = WorldSettings(
-            4, num_frames=9, size=32, clips_per_person=2, seed=5, pictures=pictures
+            2, num_frames=9, size=32, clips_per_person=2, seed=5, pictures=pictures
         )
         write_world(settings, tmp_path / name)
         clips = read_folder(tmp_path / name)

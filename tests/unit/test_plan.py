@@ -113,15 +113,16 @@ STAGES = [name for name in ALONE if name[0] in "12345"]
 """Those that larger sizes have, too."""
 
 
-LIKE_OTHERS = ("3_pictures", "4a_distill_cfg", "4d_causal_forcing", "5a_grpo_video")
-"""Their parts are planned with the others; the whole takes half a minute each."""
+OF_EACH_KIND = ("3_sft", "4c_distill_motion", "5b_dpo", "refiner", "critic_face", "0_vae")
+"""Clips and pairs, one network and several, and what needs no plan. The others take seconds to half
+a minute each and run with the slow tests; the doctor builds the networks of all."""
 WITH_TIME = "3_motion"
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=[pytest.mark.slow] if n in LIKE_OTHERS else [])
+        pytest.param(n, marks=[] if n in OF_EACH_KIND else [pytest.mark.slow])
         for n in ALONE
         if n != WITH_TIME
     ],
@@ -171,7 +172,13 @@ def test_the_doctor_knows_what_every_recipe_leaves(tmp_path: Path, monkeypatch) 
 
 
 @pytest.mark.parametrize(
-    ("overlay", "names"), [("wan_14b", STAGES), ("wan22_5b", ("1_t2v", "4d_causal_forcing"))]
+    ("overlay", "names"),
+    [
+        ("wan_14b", ("3_sft", "4b_distill_dmd", "4c_distill_motion")),
+        ("wan22_5b", ("1_t2v", "4d_causal_forcing")),
+        pytest.param("wan_14b", STAGES, marks=pytest.mark.slow),
+    ],
+    ids=["14B", "5B", "14B, every stage"],
 )
 def test_every_recipe_builds_the_networks_of_larger_sizes(
     overlay: str, names: Sequence[str]

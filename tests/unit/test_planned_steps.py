@@ -22,10 +22,10 @@ from avatar_v.weights.random import motion_stats
 from random_models import randomise
 from tiny_run import RECIPES
 
-RECIPES_OF_EACH_KIND = ("3_sft", "4b_distill_dmd", "4c_distill_motion", "5a_grpo_video")
+RECIPES_OF_EACH_KIND = ("3_sft", "4c_distill_motion", "5a_grpo")
 MORE_RECIPES = (
-    "1_t2v", "4a_distill_cfg", "4e_self_forcing --model.student.gradients=blocks", "5a_grpo",
-    "5b_dpo", "5b_dpo_video", "refiner_adversarial",
+    "1_t2v", "4a_distill_cfg", "4b_distill_dmd", "4e_self_forcing --model.student.gradients=blocks",
+    "5a_grpo_video", "5b_dpo", "5b_dpo_video", "refiner_adversarial",
 )  # fmt: skip
 
 

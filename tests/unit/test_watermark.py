@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ MARK = Mark("3fa29c01")
 SECRET = b"a secret of one's own"
 
 
-@lru_cache(maxsize=2)
+@cache
 def clip(num_frames: int = 75, person: int = 7) -> Tensor:
     """Three seconds of a drawn person."""
     ids = [RANGES["validation"][person]] * 3

@@ -1,7 +1,9 @@
 """Pipeline folders: round trips, and errors that name what is wrong."""
 
 import json
+import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,19 @@ from avatar_v.weights.weights import check_state, load_dit, load_pipeline, read_
 from random_models import make_dit, randomise
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dit, conditioner = build("tiny", seed=1, motion_stats=motion_stats())
     randomise(dit)
-    save_pipeline(tmp_path / "weights", dit, conditioner, Card("tiny", recipe="recipes/x.yaml"))
-    return tmp_path / "weights"
+    folder = tmp_path_factory.mktemp("made") / "weights"
+    save_pipeline(folder, dit, conditioner, Card("tiny", recipe="recipes/x.yaml"))
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return shutil.copytree(made, tmp_path / "weights")
 
 
 def edit(path: Path, **changes: object) -> None:
@@ -255,6 +264,11 @@ def test_floats_of_any_kind_load(folder: Path) -> None:
     assert all(value.dtype == torch.float32 for value in dit.state_dict().values())
 
 
+@cache
+def critic(kind: type[Critic]) -> Critic:
+    return kind()
+
+
 @pytest.mark.parametrize("kind", [FaceCritic, MotionMeter, WorldSyncNet])
 @pytest.mark.parametrize(
     ("file", "change", "message"),
@@ -269,12 +283,12 @@ def test_floats_of_any_kind_load(folder: Path) -> None:
 def test_critics_judge_what_they_load(
     tmp_path: Path, kind: type[Critic], file: str, change: Any, message: str
 ) -> None:
-    kind().save_pretrained(tmp_path)
+    critic(kind).save_pretrained(tmp_path)
     path = tmp_path / file
     if file == "config.json":
         edit(path, **change)
     else:
-        state = kind().state_dict()
+        state = critic(kind).state_dict()
         last = "video_head.0.weight" if kind is WorldSyncNet else "head.0.weight"
         (key,) = (key for key in state if key.endswith(last) and "audio" not in key)
         odd = state[key].to(change) if change is torch.int32 else state[key] * change
