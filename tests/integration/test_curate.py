@@ -114,19 +114,22 @@ def test_footage_becomes_shards_of_people_who_speak(
 
 
 def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
-    (tmp_path / "a.mp4").write_bytes(b"x")
+    footage = tmp_path / "footage"
+    footage.mkdir()
+    (footage / "a.mp4").write_bytes(b"x")
     silent = tmp_path / "silent.yaml"
     silent.write_text("stages: {probe: {}, shots: {}, faces: {}}")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
     for words, message in (
         ([str(tmp_path / "none"), "--out", "x"], "no such folder"),
-        ([str(tmp_path), "--out", str(tmp_path)], "do not go into the footage's own folder"),
-        ([str(tmp_path), "--out", str(tmp_path / "other")], "holds something else"),
-        ([str(tmp_path), "--out", "x", "--plan", "reel"], "no plan 'reel'"),
-        ([str(tmp_path), "--out", "x", "--plan", "people"], "syncnet_v2.model"),
-        ([str(tmp_path), "--out", "x", "--plan", "world", "--stages", "shot"], "no stage 'shot'"),
-        ([str(tmp_path), "--out", "x", "--plan", str(silent)], "no stage 'speech'"),
+        ([str(footage), "--out", str(footage)], "choose a folder beside"),
+        ([str(footage), "--out", str(footage / "sub" / "run")], "choose a folder beside"),
+        ([str(footage), "--out", str(tmp_path / "other")], "holds something else"),
+        ([str(footage), "--out", "x", "--plan", "reel"], "no plan 'reel'"),
+        ([str(footage), "--out", "x", "--plan", "people"], "syncnet_v2.model"),
+        ([str(footage), "--out", "x", "--plan", "world", "--stages", "shot"], "no stage 'shot'"),
+        ([str(footage), "--out", "x", "--plan", str(silent)], "no stage 'speech'"),
     ):
         assert run("curate", *words) == 2, message
         assert message in capsys.readouterr().err
@@ -143,3 +146,4 @@ def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
             run(*words, "--out", "x")
         assert "--workers: it is a whole number from 1" in capsys.readouterr().err
     assert not Path("x").exists()
+    assert [path.name for path in footage.iterdir()] == ["a.mp4"]

@@ -84,6 +84,8 @@ def curated(tmp_path: Path) -> Curated:
 def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     curated: Curated, tmp_path: Path
 ) -> None:
+    with pytest.raises(ValueError, match="choose a folder beside"):
+        choose(curated, curated.footage / "out")
     _, (a2v, t2v) = choose(curated, tmp_path / "out")
     assert (a2v.num_samples, t2v.num_samples) == (1, 2)
     report = json.loads((tmp_path / "out" / "report.json").read_text())

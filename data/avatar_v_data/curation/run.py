@@ -93,8 +93,7 @@ def curate(
     check("--workers", num_workers)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder")
-    if out.resolve() == footage.resolve():
-        raise ValueError(f"{out}: results do not go into the footage's own folder")
+    _check_beside(out, footage)
     if out.is_dir() and any(out.iterdir()) and not (out / RUN_FILE).is_file():
         raise ValueError(f"{out} holds something else; choose a new folder, or one of a run")
     run = _planned(out, footage, plan)
@@ -176,6 +175,7 @@ def choose(
     not finished, and for tiers that the plan has not.
     """
     known, out = run.plan.limits, Path(out)
+    _check_beside(out, run.footage)
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
     drops = None if drop is None else read_drops(drop)
@@ -206,6 +206,15 @@ def choose(
                 folder = folders.enter_context(whole_folder(out / selection.tier))
                 write_shards(folder, selection.tier, own, per_shard=64)
     return found, selections
+
+
+def _check_beside(out: Path, footage: Path) -> None:
+    """All files below the footage's folder are recordings, and a run's own must be none."""
+    if out.resolve().is_relative_to(footage.resolve()):
+        raise ValueError(
+            f"--out {out} lies in the footage, where each file is taken for a recording: choose a "
+            f"folder beside {footage}"
+        )
 
 
 def _write_reports(
