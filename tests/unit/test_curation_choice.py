@@ -127,8 +127,13 @@ def test_an_interrupt_leaves_no_shards_and_the_same_call_does_it_all(
         choose(curated, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*2v*/"))
     monkeypatch.undo()
-    choose(curated, tmp_path / "out")
-    assert len(list((tmp_path / "out").glob("*2v/*.tar"))) == 2
+    choose(curated, tmp_path / "out", ["t2v"])
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    with pytest.raises(ValueError, match="holds a selection already"):
+        choose(curated, tmp_path / "out", ["a2v"])
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+    choose(curated, tmp_path / "both")
+    assert len(list((tmp_path / "both").glob("*2v/*.tar"))) == 2
 
 
 @pytest.mark.parametrize("ending", [".tar", ".index.json"])

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from avatar_v.base import checks
 from avatar_v.base.outside import read_json
@@ -168,14 +169,16 @@ def choose(
     consent: str = "unknown",
     drop: str | Path | None = None,
 ) -> tuple[CurationResults, list[Selection]]:
-    """Write `TIER.jsonl`, `clips.parquet`, `report.json` and the page `report.html` to ``out``,
-    and last, where the plan has the stage `samples`, each tier's shards to a folder of its name.
+    """Write `TIER.jsonl`, `clips.parquet` and the page `report.html` to ``out``, where the plan has
+    the stage `samples` each tier's shards to a folder of its name, and last `report.json`.
 
     ``drop`` is a file of ranges with faults (`select.read_drops`). ValueError where recordings are
-    not finished, and for tiers that the plan has not.
+    not finished, for tiers that the plan has not, and where ``out`` holds a selection.
     """
     known, out = run.plan.limits, Path(out)
     _check_beside(out, run.footage)
+    if (out / REPORT_FILE).exists():
+        raise ValueError(f"{out} holds a selection already ({REPORT_FILE}); choose another folder")
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
     drops = None if drop is None else read_drops(drop)
@@ -199,12 +202,13 @@ def choose(
             named[number] = own
             selections[number] = replace(selection, num_samples=len(own), dropped=tuple(dropped))
     out.mkdir(parents=True, exist_ok=True)
-    _write_reports(run, out, found, selections)
+    report = _write_pages(run, out, found, selections)
     with ExitStack() as folders:  # all tiers, or none where this is interrupted
         for selection, own in zip(selections, named, strict=True):
             if own:
                 folder = folders.enter_context(whole_folder(out / selection.tier))
                 write_shards(folder, selection.tier, own, per_shard=64)
+    write_text_atomically(out / REPORT_FILE, json.dumps(report, indent=1))
     return found, selections
 
 
@@ -217,16 +221,19 @@ def _check_beside(out: Path, footage: Path) -> None:
         )
 
 
-def _write_reports(
+def _write_pages(
     run: Curated, out: Path, found: CurationResults, selections: Sequence[Selection]
-) -> None:
+) -> dict[str, Any]:
+    """What people read of a selection; returns what `report.json` says of it."""
     from avatar_v_data.curation.report import write_report  # brings matplotlib
 
     for selection in selections:
         sure = run.plan.sure(selection.tier)
         write_manifest(out / f"{selection.tier}.jsonl", selection, sure)
     write_clips(out / CLIPS_FILE, found, selections)
-    report = {
+    paths = {task.recording.name: Path(task.recording.path) for task in run.tasks}
+    write_report(out, paths, found, selections, run.plan.limits)
+    return {
         "footage": str(run.footage),
         "footage_s": found.footage_s,
         "failed": found.failed,
@@ -237,9 +244,6 @@ def _write_reports(
         "tiers": {s.tier: [asdict(step) for step in s.steps] for s in selections},
         "dropped": {s.tier: s.dropped for s in selections},
     }
-    write_text_atomically(out / REPORT_FILE, json.dumps(report, indent=1))
-    paths = {task.recording.name: Path(task.recording.path) for task in run.tasks}
-    write_report(out, paths, found, selections, run.plan.limits)
 
 
 def _samples(
