@@ -15,6 +15,8 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.media import reading
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data.cli import main
+from avatar_v_data.curation.run import opened
+from avatar_v_data.curation.select import is_number
 
 SHOTS = {"recording-000.mp4": ["late", "talk"], "recording-001.mp4": ["blurred", "talk"]}
 
@@ -60,6 +62,14 @@ def test_footage_becomes_shards_of_people_who_speak(
     for name, num in frames.items():
         assert 2 * num <= decoded[f"{name} video"] <= 3 * num + 6, "shots alone, prints, the rest"
     assert decoded["shared.mp4 audio"] == 0, "a copy is heard by none"
+    run_of = opened(work)
+    for stage in run_of.plan.stages:
+        keys = (task.key for task in run_of.tasks if task.stage == stage)
+        rows = [r for k in keys for r in run_of.store.result(k).get("clips", ())]
+        row = rows[0] if rows else {}
+        given = [name for name, value in row.items() if is_number(value)]
+        assert set(given) == set(stage.numbers), stage.name
+        assert set(stage.vectors) <= set(row)
     results = {path: path.stat().st_mtime_ns for path in work.glob("results/*/*")}
     before = dict(decoded)
     assert run(*curate) == 0

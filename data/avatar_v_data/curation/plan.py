@@ -4,7 +4,8 @@ Plans that ship are `people.yaml`, for real footage, and `world.yaml`, for drawn
 names a column of the stages' results with its bounds: ``sync_confidence: {min: 3}``.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from avatar_v_data.curation.embedding import EmbeddingStage
 from avatar_v_data.curation.expression import ExpressionStage
 from avatar_v_data.curation.faces import FaceStage
 from avatar_v_data.curation.flow import FlowStage
+from avatar_v_data.curation.kinds import OF_ALL, columns, is_among
 from avatar_v_data.curation.language import LanguageStage
 from avatar_v_data.curation.looks import LookStage
 from avatar_v_data.curation.person import PersonStage
@@ -45,6 +47,8 @@ STAGES: tuple[type, ...] = (
     SoundQualityStage, NudityStage, ContentStage, QualityStage, CaptionStage, SampleStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
+NUM_SCENES = "num_scenes"
+"""A limit on the scenes of a clip's person, of what the tier's other limits leave (select.py)."""
 PLANS = Path(__file__).parent.parent / "plans"
 
 
@@ -194,7 +198,37 @@ def parse_plan(values: Any, *, where: str | Path) -> CurationPlan:
     for tier in file.limits:
         check_name(tier, where=f"{where}: limits")
     rest = {name: value for name, value in vars(file).items() if name != "stages"}
-    return built(CurationPlan, {}, where=where, stages=stages, **rest)
+    plan = built(CurationPlan, {}, where=where, stages=stages, **rest)
+    for place, column, numbers, words in _columns_named(plan):
+        if not is_among(column, (*numbers, *words)):
+            raise ValueError(f"{where}: {place}: {_nowhere(column, numbers, words)}")
+    return plan
+
+
+def _columns_named(plan: CurationPlan) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """Each column that a plan with limits names, where it does, and which it can name there:
+    numbers and other ones."""
+    numbers, words = columns(plan.stages)
+    for tier, limits in plan.limits.items():
+        yield from ((f"limits: {tier}", column, [*numbers, NUM_SCENES], []) for column in limits)
+    for tier, balance in plan.balance.items():
+        for column, ends in balance.groups.items():
+            yield f"balance: {tier}: groups", column, numbers, [] if ends else words
+    vectors = [name for stage in plan.stages for name in stage.vectors]
+    for name in ("same_person", "same_video") if plan.limits else ():
+        for column in getattr(plan.grouping, name):
+            yield f"grouping: {name}", column, [], vectors
+
+
+def _nowhere(column: str, numbers: Sequence[str], words: Sequence[str]) -> str:
+    """What is wrong with a column that the plan's stages do not give."""
+    for stage in STAGES:
+        without = {*itertools.chain(*OF_ALL)}
+        own = {*itertools.chain(*columns([stage]), stage.vectors)} - without
+        if is_among(column, own):
+            return f"{column!r} is given by the stage {stage.name}, which the plan has not"
+    names = ", ".join(f"{x}LABEL" if x[-1] == "_" else x for x in sorted({*numbers, *words}))
+    return f"no column {column!r}; expected one of {names}"
 
 
 _Stages = make_dataclass("_Stages", [(cls.name, cls, None) for cls in STAGES], frozen=True)

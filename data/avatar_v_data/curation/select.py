@@ -15,14 +15,12 @@ from typing import Any
 from avatar_v.base.outside import read_table
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.balance import balanced, largest_share
-from avatar_v_data.curation.plan import Balance, Limit
+from avatar_v_data.curation.plan import NUM_SCENES, Balance, Limit
 from avatar_v_data.curation.stages import seconds
 from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import CurationResults, clip_name
 
 CLIPS_FILE = "clips.parquet"
-NUM_SCENES = "num_scenes"
-"""A limit on the scenes of a clip's person."""
 Clip = Mapping[str, Any]
 Drops = Mapping[str, Sequence[tuple[float, float]]]
 """Recording → ranges in seconds that nothing is learned from, since people found faults there."""
