@@ -84,6 +84,9 @@ def test_footage_becomes_shards_of_people_who_speak(
     assert "3 of 3 passes" in capsys.readouterr().out
 
     assert run("select", str(work), "--out", str(out), "--tiers", "a2v") == 0
+    assert (
+        f"next: avatar-v shards encode --shards {out}/a2v --out LATENTS" in capsys.readouterr().out
+    )
     rows = [json.loads(line) for line in (out / "a2v.jsonl").open()]
     (late,) = (row for row in rows if row["sound_late"])
     shot = truth[0]["shots"][0]

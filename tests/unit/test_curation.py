@@ -351,6 +351,7 @@ def grouped_by(groups: dict[str, list[float]]) -> dict[str, Any]:
         ({"stages": {}, "grouping": {"same_person": {}}}, "same_person names a column"),
         (SCORED | {"limits": {"t2v": {"movment": {"min": 1}}}}, "limits: t2v: no column 'movment'"),
         (SCORED | {"limits": {"t2v": {"sync_drift": {"max": 1}}}}, "'sync_drift' is .* stage sync"),
+        (SCORED | {"limits": {"t2v": {"person": {"max": 1}}}}, "no column 'person'"),
         (SCORED | {"limits": {"t2v": {"kind_light": {"max": 1}}}}, "no column 'kind_light'"),
         (SCORED | grouped_by({"gaze": []}), "balance: t2v: groups: no column 'gaze'"),
         (SCORED | grouped_by({"kind_pace": []}), "'kind_pace' is given by the stage words"),

@@ -5,7 +5,7 @@ names a column of the stages' results with its bounds: ``sync_confidence: {min: 
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from avatar_v_data.curation.embedding import EmbeddingStage
 from avatar_v_data.curation.expression import ExpressionStage
 from avatar_v_data.curation.faces import FaceStage
 from avatar_v_data.curation.flow import FlowStage
-from avatar_v_data.curation.kinds import OF_ALL, columns, is_among
+from avatar_v_data.curation.kinds import columns, is_among
 from avatar_v_data.curation.language import LanguageStage
 from avatar_v_data.curation.looks import LookStage
 from avatar_v_data.curation.person import PersonStage
@@ -199,9 +199,10 @@ def parse_plan(values: Any, *, where: str | Path) -> CurationPlan:
         check_name(tier, where=f"{where}: limits")
     rest = {name: value for name, value in vars(file).items() if name != "stages"}
     plan = built(CurationPlan, {}, where=where, stages=stages, **rest)
+    known = [stage.name for stage in stages]
     for place, column, numbers, words in _columns_named(plan):
         if not is_among(column, (*numbers, *words)):
-            raise ValueError(f"{where}: {place}: {_nowhere(column, numbers, words)}")
+            raise ValueError(f"{where}: {place}: {_nowhere(column, numbers, words, known)}")
     return plan
 
 
@@ -220,12 +221,13 @@ def _columns_named(plan: CurationPlan) -> Iterator[tuple[str, str, list[str], li
             yield f"grouping: {name}", column, [], vectors
 
 
-def _nowhere(column: str, numbers: Sequence[str], words: Sequence[str]) -> str:
-    """What is wrong with a column that the plan's stages do not give."""
-    for stage in STAGES:
-        without = {*itertools.chain(*OF_ALL)}
-        own = {*itertools.chain(*columns([stage]), stage.vectors)} - without
-        if is_among(column, own):
+def _nowhere(
+    column: str, numbers: Sequence[str], words: Sequence[str], known: Collection[str]
+) -> str:
+    """What is wrong with a column that the ``known`` stages do not give."""
+    for stage in (stage for stage in STAGES if stage.name not in known):
+        own = {*itertools.chain(*columns([stage]), stage.vectors)}
+        if is_among(column, own.difference(*columns([]))):
             return f"{column!r} is given by the stage {stage.name}, which the plan has not"
     names = ", ".join(f"{x}LABEL" if x[-1] == "_" else x for x in sorted({*numbers, *words}))
     return f"no column {column!r}; expected one of {names}"

@@ -7,7 +7,7 @@ sync is sure of it, and the import moves it back.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from avatar_v_data.curation.plan import NUM_SCENES, Balance, Limit
 from avatar_v_data.curation.stages import seconds
 from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import CurationResults, clip_name
+from avatar_v_data.import_plan import SPLITS, split_persons
 
 CLIPS_FILE = "clips.parquet"
 Clip = Mapping[str, Any]
@@ -116,8 +117,26 @@ def select(
     return Selection(tier, tuple(left), tuple(steps), lost)
 
 
-def write_manifest(path: Path, selection: Selection, sure: float | None) -> None:
-    """One line a clip, for `avatar-v-data import --manifest`. ``sure``: see `CurationPlan.sure`."""
+def split_tiers(persons: Mapping[str, Collection[str]], share: float, seed: int) -> dict[str, str]:
+    """Each person's split, the same in all tiers: ``share`` of a tier's persons are validation. The
+    tier with the fewest persons is drawn first. ValueError for a tier that has one split alone."""
+    splits: dict[str, str] = {}
+    for own in sorted((set(own) for own in persons.values() if own), key=len):
+        splits |= split_persons(own, share, seed, splits)
+    for tier, own in persons.items():
+        if len(found := {splits[person] for person in own}) == 1:
+            words = f"--validation {share:g}: all {len(set(own))} persons of tier {tier} are drawn"
+            raise ValueError(
+                f"{words} for {found.pop()}: select it alone (--tiers), or leave it out"
+            )
+    return splits
+
+
+def write_manifest(
+    path: Path, selection: Selection, sure: float | None, splits: Mapping[str, str]
+) -> None:
+    """One line a clip, for `avatar-v-data import --manifest`. ``sure``: see `CurationPlan.sure`.
+    ``splits``: of persons, where some are asked; others are for training."""
     lines = [
         json.dumps(
             {
@@ -127,6 +146,7 @@ def write_manifest(path: Path, selection: Selection, sure: float | None) -> None
                 "sound_late": sound_late(clip, sure),
                 "person": clip["person"],
                 "scene": clip["scene"],
+                **({"split": splits.get(clip["person"], SPLITS[0])} if splits else {}),
                 **({"caption": clip["caption"]} if "caption" in clip else {}),
             }
         )
