@@ -36,6 +36,7 @@ def test_footage_becomes_shards_of_people_who_speak(
     truth = [json.loads(line) for line in (footage / "truth.jsonl").open()]
     assert {row["file"]: [shot["kind"] for shot in row["shots"]] for row in truth} == SHOTS
     (footage / "broken.mp4").write_bytes(b"no video" * 99)
+    (footage / "cover.jpg").write_bytes(b"a picture beside the recordings is none")
     (footage / "shared.mp4").write_bytes((footage / "recording-001.mp4").read_bytes())
 
     decoded: Counter[str] = Counter()
@@ -130,6 +131,8 @@ def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
     footage = tmp_path / "footage"
     footage.mkdir()
     (footage / "a.mp4").write_bytes(b"x")
+    (tmp_path / "sound").mkdir()
+    (tmp_path / "sound" / "a.WAV").write_bytes(b"x")
     silent = tmp_path / "silent.yaml"
     silent.write_text("stages: {probe: {}, shots: {}, faces: {}}")
     (tmp_path / "other").mkdir()
@@ -139,6 +142,7 @@ def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
         ([str(footage), "--out", str(footage)], "choose a folder beside"),
         ([str(footage), "--out", str(footage / "sub" / "run")], "choose a folder beside"),
         ([str(footage), "--out", str(tmp_path / "other")], "holds something else"),
+        ([str(tmp_path / "sound"), "--out", "x", "--plan", "world"], "only pictures and sound"),
         ([str(footage), "--out", "x", "--plan", "reel"], "no plan 'reel'"),
         ([str(footage), "--out", "x", "--plan", "people"], "syncnet_v2.model"),
         ([str(footage), "--out", "x", "--plan", "world", "--stages", "shot"], "no stage 'shot'"),

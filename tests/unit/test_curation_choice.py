@@ -143,7 +143,9 @@ def test_without_sync_one_warning_says_that_late_sound_stays(
 
 @pytest.mark.parametrize("sure", [None, 4.0])
 def test_a_tier_that_takes_what_samples_leave_late_is_refused(sure: float | None) -> None:
-    with pytest.raises(ValueError, match=r"a2v: sync_confidence >= 3 takes clips whose late sound"):
+    with pytest.raises(
+        ValueError, match=r"a2v: sync_confidence >= 3 takes .* lower sure .* or raise the limit"
+    ):
         replace(PLAN, stages=(*PLAN.stages[:-1], replace(SAMPLES, sure=sure)))
 
 

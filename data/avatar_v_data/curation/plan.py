@@ -150,7 +150,8 @@ class CurationPlan:
                 if limit.min is None or sure is None or limit.min < sure:
                     raise ValueError(
                         f"limits: {tier}: {CONFIDENCE} {limit} takes clips whose late sound stays "
-                        f"late: samples moves it from sure: {sure} on"
+                        f"late: samples moves it from sure: {sure} on; lower sure of samples, too, "
+                        f"or raise the limit"
                     )
 
     @property

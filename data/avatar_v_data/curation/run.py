@@ -49,6 +49,11 @@ COMPARED_FILE = "left_out.json"
 """What prints say of recordings beside each other."""
 COMPARED_VERSION = 1
 """Of `left_out`: another one compares anew."""
+NO_FOOTAGE = (
+    ".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic", ".avif", ".bmp", ".tif", ".tiff",
+    ".wav", ".mp3", ".flac", ".m4a", ".aac", ".opus", ".ogg",
+)  # fmt: skip
+"""Names of pictures and of sound alone end so: they lie beside recordings and are none."""
 ASKED = ("shots", "speech", "clips", "looks", "person")
 """Stages that choosing reads."""
 
@@ -318,7 +323,13 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
     if lacking := [name for name in ASKED if name not in stages]:
         raise ValueError(f"plan {plan}: no stage {lacking[0]!r}, which choosing clips needs")
     sources, _ = find_sources(footage, None, "file")
-    recordings = [FootageRecording.of(Path(source.path), source.name) for source in sources]
+    recordings = [
+        FootageRecording.of(Path(source.path), source.name)
+        for source in sources
+        if not source.name.lower().endswith(NO_FOOTAGE)
+    ]
+    if not recordings:
+        raise ValueError(f"{footage}: holds no videos, only pictures and sound")
     tasks = tuple(desired(known, recordings))
     run = Curated(folder, footage, known, tasks, _found_again(plan))
     if not known.first or not (folder / RUN_FILE).is_file():
