@@ -1,6 +1,7 @@
 """From a run's results to shards: what a tier takes, moves and drops, with stages that are told."""
 
 import json
+import re
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,13 @@ def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     assert torch.equal(first, to_int16(sound[start * samples : stop * samples]))
     assert torch.equal(last, to_int16(sound[2 * LENGTH * samples :]))
     assert len(list((tmp_path / "out" / "watch").glob("*.mp4"))) == 3, "by its path"
+    page = (tmp_path / "out" / "report.html").read_text()
+    dropped = page[page.index("Dropped by sync_confidence &gt;= 3") :]
+    assert re.search(r"person-\w+: sync_confidence 1, .*sync_offset -2, .*num_scenes 0", dropped)
+    assert ": 2 clips, 1 scene, face at most 0.000 apart" in page
+    files = re.findall(r"img src='([^']+)'", page)
+    assert len(files) == 4, "the two clips of a person, in each tier"
+    assert all((tmp_path / "out" / file).is_file() for file in files)
     without = replace(PLAN, stages=PLAN.stages[:-1])
     assert (without.sure("a2v"), without.sure("t2v")) == (3.0, None)
 

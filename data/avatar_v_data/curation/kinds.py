@@ -36,7 +36,7 @@ KINDS: Mapping[str, tuple[str, tuple[float, ...], str]] = {
 """Dimension → its column, where one kind ends and the next begins, and their names."""
 DERIVED = {"face_share": "looks", "background_spread": "looks", "sync_shift": "sync"}
 """Columns that table.py makes of what a stage says."""
-OF_ALL = ("seconds", "num_partners"), ("file", "person", "scene", "copy_of")
+OF_ALL = ("seconds", "num_partners", "num_scenes"), ("file", "person", "scene", "copy_of")
 """Numbers and words that each clip has by table.py and graph.py, whatever the stages."""
 
 

@@ -47,8 +47,6 @@ STAGES: tuple[type, ...] = (
     SoundQualityStage, NudityStage, ContentStage, QualityStage, CaptionStage, SampleStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
-NUM_SCENES = "num_scenes"
-"""A limit on the scenes of a clip's person, of what the tier's other limits leave (select.py)."""
 PLANS = Path(__file__).parent.parent / "plans"
 
 
@@ -79,10 +77,10 @@ class Limit:
 class Grouping:
     """How alike clips of one person, one scene and one video are (graph.py)."""
 
-    same_person: Mapping[str, float] = field(default_factory=lambda: {"face": 0.45})
-    """Column of unit vectors → largest distance of two clips of one person: dlib's 0.6 at its
-    length of 1.4. In the first one neighbours are looked for; others, such as a voice, must agree
-    where both clips have them."""
+    same_person: Mapping[str, float] = field(default_factory=lambda: {"face": 0.4})
+    """Column of unit vectors → largest distance of two clips of one person; dlib's usual one, 0.6
+    at its length of 1.4, is 0.43. In the first column neighbours are looked for; others, such as a
+    voice, must agree where both clips have them."""
     same_background: float = 8.0  # largest mean difference of colours, of 255
     same_picture: float = 8.0  # largest root mean square difference of two thumbnails
     same_sound: float = 0.9  # smallest correlation of two curves of loudness
@@ -94,7 +92,7 @@ class Grouping:
 
     def __post_init__(self) -> None:
         if not self.same_person:
-            raise ValueError("grouping: same_person names a column of vectors, such as face: 0.45")
+            raise ValueError("grouping: same_person names a column of vectors, such as face: 0.4")
 
 
 @dataclass(frozen=True)
@@ -212,7 +210,7 @@ def _columns_named(plan: CurationPlan) -> Iterator[tuple[str, str, list[str], li
     numbers and other ones."""
     numbers, words = columns(plan.stages)
     for tier, limits in plan.limits.items():
-        yield from ((f"limits: {tier}", column, [*numbers, NUM_SCENES], []) for column in limits)
+        yield from ((f"limits: {tier}", column, numbers, []) for column in limits)
     for tier, balance in plan.balance.items():
         for column, ends in balance.groups.items():
             yield f"balance: {tier}: groups", column, numbers, [] if ends else words

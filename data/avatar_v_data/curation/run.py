@@ -265,7 +265,7 @@ def _write_pages(
         write_manifest(out / f"{selection.tier}.jsonl", selection, sure, splits)
     write_clips(out / CLIPS_FILE, found, selections)
     paths = {task.recording.name: Path(task.recording.path) for task in run.tasks}
-    write_report(out, paths, found, selections, run.plan.limits)
+    write_report(out, paths, found, selections, run.plan.limits, run.plan.grouping.same_person)
     return {
         "footage": str(run.footage),
         "footage_s": found.footage_s,

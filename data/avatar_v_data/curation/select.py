@@ -15,13 +15,15 @@ from typing import Any
 from avatar_v.base.outside import read_table
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.balance import balanced, largest_share
-from avatar_v_data.curation.plan import NUM_SCENES, Balance, Limit
+from avatar_v_data.curation.plan import Balance, Limit
 from avatar_v_data.curation.stages import seconds
 from avatar_v_data.curation.sync import sound_late
-from avatar_v_data.curation.table import CurationResults, clip_name
+from avatar_v_data.curation.table import CurationResults, clip_name, shows_background
 from avatar_v_data.import_plan import SPLITS, split_persons
 
 CLIPS_FILE = "clips.parquet"
+NUM_SCENES = "num_scenes"
+"""A limit on the scenes of a clip's person."""
 Clip = Mapping[str, Any]
 Drops = Mapping[str, Sequence[tuple[float, float]]]
 """Recording → ranges in seconds that nothing is learned from, since people found faults there."""
@@ -74,7 +76,7 @@ def select(
     recording that the run has not.
 
     `NUM_SCENES` is counted last, of the clips that are left: a person whose other scenes were
-    dropped has none to draw a reference from.
+    dropped has none to draw a reference from, and neither has a clip that shows a head alone.
     """
     left: list[Clip] = list(found.clips)
     steps = [FunnelStep("footage", 0, found.footage_s), _step("clips", left)]
@@ -83,7 +85,7 @@ def select(
     named = [name for name, ends in groups.items() if not ends and left and name in left[0]]
     for column in (*limits, *(name for name in groups if name not in named)):
         if left and column not in known and not (column == NUM_SCENES and column in limits):
-            names = ", ".join([*known, NUM_SCENES])
+            names = ", ".join(dict.fromkeys([*known, NUM_SCENES]))
             raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")
     lost: dict[str, list[Clip]] = {}
 
@@ -105,9 +107,13 @@ def select(
     keep("no copies", Limit(max=0.0), lambda clip: float(bool(clip["copy_of"])))
     if limit := limits.get(NUM_SCENES):
         scenes: dict[str, set[str]] = {}
-        for clip in left:
+        for clip in filter(shows_background, left):
             scenes.setdefault(clip["person"], set()).add(clip["scene"])
-        keep(f"{NUM_SCENES} {limit}", limit, lambda clip: float(len(scenes[clip["person"]])))
+
+        def num_scenes(clip: Clip) -> float:
+            return float(len(scenes[clip["person"]])) if shows_background(clip) else 0.0
+
+        keep(f"{NUM_SCENES} {limit}", limit, num_scenes)
     if balance:
         before = largest_share(left, balance)
         left = balanced(left, balance)
