@@ -77,7 +77,7 @@ class Limit:
 class Grouping:
     """How alike clips of one person, one scene and one video are (graph.py)."""
 
-    same_person: Mapping[str, float] = field(default_factory=lambda: {"face": 0.4})
+    same_person: Mapping[str, float] = field(default_factory=lambda: {"face": 0.45})
     """Column of unit vectors → largest distance of two clips of one person; dlib's usual one, 0.6
     at its length of 1.4, is 0.43. In the first column neighbours are looked for; others, such as a
     voice, must agree where both clips have them."""
