@@ -226,8 +226,9 @@ def choose(
     report = _write_pages(run, out, found, selections, splits)
     with ExitStack() as folders:  # all tiers, or none where this is interrupted
         for selection, own in zip(selections, named, strict=True):
-            if own:
-                folder = folders.enter_context(whole_folder(out / selection.tier))
+            if not own:
+                continue
+            folder = folders.enter_context(whole_folder(out / selection.tier))
             for split in sorted({splits.get(one.person, "") for one in own}):
                 part = [one for one in own if splits.get(one.person, "") == split]
                 write_shards(folder / split, selection.tier, part, per_shard=64)
