@@ -1,9 +1,9 @@
 """The import order of the house: a room may import only what stands to its left.
 
 `types, flow < base < media, kernels, web < critics < faces < motion < models < weights < parallel <
-sampling < world, shards < losses, scoring < rewards < training < objectives < callbacks < recipe <
-engines, safety < request < inputs < generate < pairs, demo, planning, launch, app, serving <
-commands < cli`.
+sampling < world, shards < losses, scoring, voices < rewards < training < objectives < callbacks <
+recipe < engines, safety < request < inputs < generate < pairs, demo, planning, launch, app, serving
+< commands < cli`.
 Imports in functions count, and no file is free. Of the rooms in between, training (training,
 objectives, callbacks, recipe) and generation (engines to generate) know nothing of each other.
 
@@ -36,7 +36,7 @@ ORDER = [
     ("parallel",),
     ("sampling",),
     ("world", "shards"),
-    ("losses", "scoring"),
+    ("losses", "scoring", "voices"),
     ("rewards",),
     ("training",),
     ("objectives",),

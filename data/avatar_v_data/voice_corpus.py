@@ -25,8 +25,8 @@ from avatar_v.base.seeds import derive, stream
 from avatar_v.engines.script import split_sentences
 from avatar_v.media.reading import read_audio
 from avatar_v.types import SAMPLE_RATE_HZ
-from avatar_v.voices.corpus import SILENCE, Recording, world, write_recordings
-from avatar_v.world.lexicon import PHONEMES, sentence, sentence_split
+from avatar_v.voices.corpus import PHONEMES, SILENCE, Recording, world, write_recordings
+from avatar_v.world.lexicon import sentence, sentence_split
 from avatar_v.world.speech import say_sentences
 from avatar_v.world.splits import RANGES, split_of
 from avatar_v.world.style import sample_style

@@ -98,7 +98,7 @@ def test_a_voice_says_a_script(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("avatar_v.engines.cloned_voice.MOST_LETTERS", 6)
     cloned = ClonedVoice(voice)
     pieces = list(cloned.pieces("No. Bye!", seed=0))
-    assert len(pieces) == 2, "each is there before the next is made"
+    assert len(pieces) == 4, "each is there before the next is made, and pauses between"
     assert torch.equal(torch.cat(pieces), cloned.speak("No. Bye!", seed=0))
 
 

@@ -10,7 +10,13 @@ import torch
 from avatar_v import cli
 from avatar_v.critics import voice as network
 from avatar_v.engines.checks import check_engine
-from avatar_v.engines.cloning import VoicePrompt, engine_rate_hz, load_engine
+from avatar_v.engines.cloning import (
+    VoicePrompt,
+    engine_rate_hz,
+    load_engine,
+    phonemes_of,
+    say_pieces,
+)
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.voices.codec import CodecConfig, VoiceCodec
 from avatar_v.voices.corpus import corpus_files, read_recordings, write_recordings
@@ -21,7 +27,6 @@ from avatar_v.voices.tokens import (
     SPEAKER_SIZE,
     Vocabulary,
     Voiced,
-    phonemes_of,
     rate_of,
 )
 from avatar_v.world.lexicon import sentence_split
@@ -102,6 +107,22 @@ def test_sound_that_is_made_in_pieces_is_that_of_the_whole(codec: VoiceCodec) ->
         torch.testing.assert_close(piece, expected, atol=1e-5, rtol=1e-4)
 
 
+def test_codes_without_use_move_to_where_latents_lie() -> None:
+    generator = torch.Generator().manual_seed(0)
+    made = VoiceCodec(TINY).train()
+    for name, weight in made.quantiser.named_parameters():
+        if name.endswith("codebook.weight"):
+            torch.nn.init.constant_(weight, 1.0)
+    sound, use = (
+        0.1 * torch.randn(4, 20 * SAMPLES_PER_FRAME, generator=generator),
+        torch.zeros(3, 16),
+    )
+    assert len(made.encode(sound)[:, 0].unique()) == 1
+    made.revive(sound, use, generator)
+    assert len(made.encode(sound)[:, 0].unique()) > 8
+    assert use.min() > 0.01, "all codes are new or in use"
+
+
 def test_a_codec_comes_back_from_its_folder(codec: VoiceCodec, tmp_path: Path) -> None:
     codec.save(tmp_path)
     found = VoiceCodec.load(tmp_path)
@@ -177,6 +198,10 @@ def test_a_folder_of_it_is_an_engine_for_voices(model: VoiceModel, tmp_path: Pat
     assert sound.dtype == torch.float32
     assert len(sound) > 0
     assert len(sound) % SAMPLES_PER_FRAME == 0
+    torch.manual_seed(0)
+    pieces = say_pieces(engine, "My day.", prompt)
+    torch.manual_seed(1)  # draws are made
+    assert torch.equal(torch.cat(list(pieces)), sound)
     (tmp_path / "speaker.safetensors").unlink()
     with pytest.raises(ValueError, match=r"lacks speaker\.safetensors"):
         check_engine(tmp_path)

@@ -54,7 +54,8 @@ class VoiceEncoder(nn.Module):
     def from_package(cls) -> "VoiceEncoder":
         """ValueError where the package is not installed, with the command."""
         state = torch.load(weights_path(), map_location="cpu", weights_only=True)["model_state"]
-        encoder = cls()
+        with torch.random.fork_rng(devices=[]):  # whoever draws meanwhile does not feel it
+            encoder = cls()
         encoder.load_state_dict({name: state[name] for name in encoder.state_dict()})
         return encoder.eval().requires_grad_(False)
 

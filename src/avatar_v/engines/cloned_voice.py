@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.engines.cloning import load_engine
+from avatar_v.engines.cloning import load_engine, say_pieces
 from avatar_v.engines.stored_voice import PAUSE_S, SENTENCE, drawing
 from avatar_v.engines.voice_file import read_voice
 from avatar_v.media.sound import resampled
@@ -38,16 +38,23 @@ class ClonedVoice:
         return torch.cat(list(self.pieces(text, seed=seed)))
 
     def pieces(self, text: str, *, seed: int) -> Iterator[Float[Tensor, " s"]]:
-        """Speech at 16 kHz as it is made: whole sentences and the pause behind them. ValueError for
-        one of which the model says nothing."""
+        """Speech at 16 kHz as it is made: of models that can a third of a second and more, else
+        whole sentences; and the pause behind each. ValueError for one of which the model says
+        nothing."""
         pause = torch.zeros(round(PAUSE_S * SAMPLE_RATE_HZ))
         for number, part in enumerate(split_pieces(text)):
             with drawing("cloned voice", seed, number):
-                sound = self.model.say(part, self.prompt)
-            if not len(sound) or not bool(torch.isfinite(sound).all()):
+                sounds = say_pieces(self.model, part, self.prompt)
+            is_said = False
+            for sound in sounds:
+                is_said = len(sound) > 0 and bool(torch.isfinite(sound).all())
+                if not is_said:
+                    break
+                yield resampled(sound.clone(), self.model.rate_hz)
+            if not is_said:
                 raise ValueError(f"--voice {self.voice}: the model says nothing of {part!r}; "
                                  "another --seed or another recording may help")  # fmt: skip
-            yield torch.cat([resampled(sound.clone(), self.model.rate_hz), pause])
+            yield pause
 
 
 def split_pieces(text: str) -> list[str]:

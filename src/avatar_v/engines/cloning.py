@@ -6,6 +6,7 @@ is run. The published ones take no language and no rate of speech: they follow t
 """
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -17,10 +18,13 @@ from torch import Tensor
 from avatar_v.base.local_models import load_part, load_whole
 from avatar_v.base.outside import read_json
 from avatar_v.engines.checks import CLONING, CODEC, OURS, check_engine
+from avatar_v.engines.script import split_sentences
 from avatar_v.types import SAMPLE_RATE_HZ
 
 SPEAKER = "0"
 """The name of the one who speaks, in the template of CSM."""
+SPOKEN_SHARE = 0.8
+"""Of a recording, in which somebody speaks; the others are pauses."""
 MARGIN_S, LETTERS_PER_S = 2.0, 6.0
 """A text may last so long and one second for so many letters: slow speech has ten."""
 
@@ -44,6 +48,16 @@ class CloningModel(Protocol):
         """``text`` in the voice of ``prompt``, whose rate is this model's; empty where the model
         ends at once."""
         ...
+
+
+def say_pieces(
+    model: CloningModel, text: str, prompt: VoicePrompt
+) -> Iterator[Float[Tensor, " n"]]:
+    """What `CloningModel.say` gives, in pieces as they are made where the model can do that. All
+    draws of torch's generator are made before this returns."""
+    if isinstance(model, TrainedVoice):
+        return model.pieces(text, prompt)
+    return iter([model.say(text, prompt)])
 
 
 class CsmVoice:
@@ -158,19 +172,39 @@ class TrainedVoice:
     def __init__(self, folder: Path, source: str) -> None:
         from avatar_v.voices.model import VoiceModel
 
-        self._model = VoiceModel.load(folder)
+        self._model = VoiceModel.load(folder, source)
         self.rate_hz = SAMPLE_RATE_HZ
 
-    @torch.inference_mode()
     def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
-        from avatar_v.voices.model import Drawing, vector_of
-        from avatar_v.voices.tokens import Voiced, phonemes_of, rate_of_words
+        return torch.cat(list(self.pieces(text, prompt)))
 
-        asked = Voiced(0, rate_of_words(prompt.transcript, len(prompt.sound) / self.rate_hz), 1)
+    def pieces(self, text: str, prompt: VoicePrompt) -> Iterator[Float[Tensor, " n"]]:
+        """The same while it is made; the only draw of torch's generator is made here."""
+        from avatar_v.voices.corpus import SILENT
+        from avatar_v.voices.model import Drawing, vector_of
+        from avatar_v.voices.tokens import Voiced, rate_class
+
+        said = [name for name in phonemes_of(prompt.transcript) if name not in SILENT]
+        spoken_s = SPOKEN_SHARE * len(prompt.sound) / self.rate_hz
+        asked = Voiced(0, rate_class(len(said), spoken_s), 1)
         phonemes = phonemes_of(text)
         head = self._model.head(phonemes, prompt.sound, vector_of(prompt.sound), asked)
         how = Drawing(seed=int(torch.randint(1 << 31, ())))
-        return torch.cat(list(self._model.sound(head, phonemes, how)))
+        return self._model.sound(head, phonemes, how)
+
+
+def phonemes_of(text: str) -> list[str]:
+    """The phonemes of English text, with pauses around sentences and where signs ask for one.
+    ValueError as `script.split_sentences`."""
+    found = ["SIL"]
+    for one in split_sentences(text):
+        for number, word in enumerate(one.words):
+            found += word.phonemes
+            if number in one.breaks:
+                found.append("SIL")
+        if found[-1] != "SIL":
+            found.append("SIL")
+    return found
 
 
 _FAMILIES: dict[str, type[CsmVoice | DiaVoice | PocketVoice | TrainedVoice]] = {

@@ -36,6 +36,8 @@ SPANS = ((256, 40), (512, 64), (1024, 80), (2048, 96))
 JUDGED = (400, 960)
 """Samples of the spectra that discriminators see."""
 FEATURE_SPREAD = 1e-3
+REVIVED_EVERY = 10
+"""Steps, after which codes without use are moved."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class SoundWindows:
     """Windows of whole frames."""
 
     sound: Sound
+    draws: torch.Generator
 
     @property
     def size(self) -> int:
@@ -117,7 +120,7 @@ class SoundSubject(Subject[SoundWindows]):
             return {"codec": VoiceCodec(self.config)}
 
     def begin(self, networks: object, batch: Tensor, draws: Draws) -> SoundWindows:
-        return SoundWindows(batch)
+        return SoundWindows(batch, draws.own)
 
 
 class TrainVoiceCodec(Engine[SoundWindows]):
@@ -136,6 +139,7 @@ class TrainVoiceCodec(Engine[SoundWindows]):
     subject: SoundSubject
     codec: VoiceCodec
     discriminator: SpectrumDiscriminator
+    use: Tensor
 
     def __init__(
         self,
@@ -149,6 +153,8 @@ class TrainVoiceCodec(Engine[SoundWindows]):
     ) -> None:
         super().__init__(SoundSubject(codec, init_from), optim, seed, updates=updates)
         self.adversarial, self.weights = adversarial, loss
+        sizes = (codec.num_codebooks, codec.codebook_size)
+        self.register_buffer("use", torch.ones(sizes))
         self._spectra = nn.ModuleList(MelDistance(*span) for span in SPANS)
 
     def roles(self) -> Mapping[str, Role]:
@@ -163,6 +169,8 @@ class TrainVoiceCodec(Engine[SoundWindows]):
             self.discriminator = SpectrumDiscriminator(numbers.width, numbers.num_layers)
 
     def iterate(self, batch: SoundWindows) -> tuple[Tensor, Logs]:
+        if self.step % REVIVED_EVERY == 0:
+            self.codec.revive(batch.sound, self.use, batch.draws)
         made = self.codec(batch.sound)
         judged = value_at(self.adversarial.weight, self.step) > 0
         learned = made.sound.new_zeros(())
@@ -206,10 +214,8 @@ class TrainVoiceCodec(Engine[SoundWindows]):
         made = self.codec.decode(codes := self.codec.encode(batch))
         mel = torch.stack([distance(made, batch) for distance in self._spectra]).mean()
         self.log("val/mel", mel, prog_bar=True, batch_size=len(batch), sync_dist=True)
-        used = torch.stack(
-            [own.unique().new_tensor(own.unique().numel()) for own in codes[0:].movedim(1, 0)]
-        )
-        share = used.double().mean() / self.codec.config.codebook_size
+        used = torch.tensor([float(len(own.unique())) for own in codes.movedim(1, 0)])
+        share = used.mean() / self.codec.config.codebook_size
         self.log("val/used", share, batch_size=len(batch), sync_dist=True)
 
 

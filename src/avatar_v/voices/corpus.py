@@ -10,11 +10,19 @@ import numpy as np
 import polars
 
 from avatar_v.types import SAMPLE_RATE_HZ
-from avatar_v.world.lexicon import PHONEMES
 
 FULL_SCALE = 32768
 """Of 16-bit samples."""
-SILENCE = "SIL"
+SILENCE, BREATH = "SIL", "BR"
+SILENT = (SILENCE, BREATH)
+"""Phonemes that are pauses."""
+PHONEMES = (
+    *SILENT,
+    *("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"),
+    *("B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N", "NG", "P", "R"),
+    *("S", "SH", "T", "TH", "V", "W", "Y", "Z", "ZH"),
+)
+"""ARPAbet without stress."""
 SUFFIX = ".parquet"
 
 

@@ -18,7 +18,6 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from avatar_v.base.local_models import load_whole
 from avatar_v.base.states import read_tensors
 from avatar_v.critics.voice import mean_vector, vectors_of
-from avatar_v.engines.checks import CLONING, OURS
 from avatar_v.voices.codec import VoiceCodec
 from avatar_v.voices.tokens import (
     END,
@@ -32,7 +31,6 @@ from avatar_v.voices.tokens import (
     Voiced,
 )
 
-SOURCE = CLONING[OURS].source
 SPEAKER_FILE = "speaker.safetensors"
 FIRST_FRAMES, MORE_FRAMES = 8, 25
 """Of the first piece of sound, which is waited for, and of others."""
@@ -105,13 +103,13 @@ class VoiceModel:
             raise ValueError("the language model was trained on another codec")
 
     @classmethod
-    def load(cls, folder: str | Path) -> "VoiceModel":
-        """ValueError for a folder that holds none."""
+    def load(cls, folder: str | Path, source: str) -> "VoiceModel":
+        """ValueError, which says to supply ``source``, for a folder that holds none."""
         folder = Path(folder)
-        llama = load_whole(LlamaForCausalLM, folder, SOURCE)
+        llama = load_whole(LlamaForCausalLM, folder, source)
         centres = read_tensors(folder / SPEAKER_FILE).get("centres")
         if centres is None or centres.shape[:2] != (SPEAKER_PARTS, SPEAKER_SIZE):
-            raise ValueError(f"{folder / SPEAKER_FILE} is not as it should be; expected {SOURCE}")
+            raise ValueError(f"{folder / SPEAKER_FILE} is not as it should be; expected {source}")
         return cls(llama, SpeakerParts(centres), VoiceCodec.load(folder / "codec"))
 
     def save(self, folder: Path) -> None:

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from avatar_v.engines.script import split_sentences
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v.world.lexicon import PHONEMES
+from avatar_v.voices.corpus import PHONEMES, SILENT
 
 PAD, START, END, PROMPT, TEXT, SAY = range(6)
 LANGUAGES = ("en",)
@@ -137,26 +136,11 @@ def rate_of(phonemes: Sequence[str], stops_s: Sequence[float]) -> int:
     lengths = [
         stop - start
         for name, start, stop in zip(phonemes, starts, stops_s, strict=True)
-        if name not in ("SIL", "BR")
+        if name not in SILENT
     ]
-    return int(np.searchsorted(RATES, len(lengths) / max(sum(lengths), 1e-6)))
+    return rate_class(len(lengths), sum(lengths))
 
 
-def rate_of_words(text: str, seconds: float) -> int:
-    """The same of words that were said in so many seconds, a fifth of them pauses."""
-    names = [name for name in phonemes_of(text) if name not in ("SIL", "BR")]
-    return int(np.searchsorted(RATES, len(names) / max(0.8 * seconds, 1e-6)))
-
-
-def phonemes_of(text: str) -> list[str]:
-    """The phonemes of English text, with pauses around sentences and where signs ask for one.
-    ValueError as `script.split_sentences`."""
-    found = ["SIL"]
-    for one in split_sentences(text):
-        for number, word in enumerate(one.words):
-            found += word.phonemes
-            if number in one.breaks:
-                found.append("SIL")
-        if found[-1] != "SIL":
-            found.append("SIL")
-    return found
+def rate_class(num_phonemes: int, seconds: float) -> int:
+    """The class of `RATES` of so many phonemes in so many seconds."""
+    return int(np.searchsorted(RATES, num_phonemes / max(seconds, 1e-6)))
