@@ -9,7 +9,9 @@ from typing import ClassVar
 
 import torch
 
-from avatar_v_data.curation.stages import FootageRecording, Reader, Reads, Seen, Stage
+from avatar_v_data.curation.kinds import is_among
+from avatar_v_data.curation.select import is_number
+from avatar_v_data.curation.stages import FootageRecording, Reader, Reads, Result, Seen, Stage
 
 
 @dataclass(frozen=True)
@@ -78,3 +80,13 @@ class Last(Stage):
 
 def recordings(*names: str) -> list[FootageRecording]:
     return [FootageRecording(f"/{name}", name, "1") for name in names]
+
+
+def undeclared(stage: Stage, row: Result) -> list[str]:
+    """Numbers and words of a clip's row that the stage's class does not name."""
+    return [
+        name
+        for name, value in row.items()
+        if (is_number(value) and not is_among(name, stage.numbers))
+        or (isinstance(value, str) and name not in stage.texts)
+    ]

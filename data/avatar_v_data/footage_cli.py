@@ -2,10 +2,17 @@
 draws some."""
 
 import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from avatar_v.base.options import at_once, parsed
 from avatar_v.base.progress import progress_bar, results_console
 from avatar_v.base.words import counted
+
+if TYPE_CHECKING:
+    from avatar_v_data.curation.run import Curated
+    from avatar_v_data.curation.select import Selection
 
 
 def add_curate(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +49,14 @@ def add_select(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drop", metavar="FILE", help=".csv of ranges with faults (avatar-v-eval votes drop)"
     )
+    parser.add_argument(
+        "--validation",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of the persons, into TIER/validation, the others into TIER/train (default: no split)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
     parser.add_argument("--licence", default="unknown", help="of the videos, for the shards")
     parser.add_argument("--consent", default="unknown", help="how the persons shown agreed")
 
@@ -109,7 +124,8 @@ def curate(args: argparse.Namespace) -> int:
     length = sum(clip["seconds"] for clip in found.clips)
     print(
         f"{counted(len(found.clips), 'clip')}, {length / 60:.1f} of {found.footage_s / 60:.1f} "
-        f"minutes: avatar-v-data select {args.out} --out {args.out}/selected"
+        "minutes: "
+        + shlex.join(["avatar-v-data", "select", args.out, "--out", f"{args.out}/selected"])
     )
     return 0 if found.clips or found.unfinished else 1
 
@@ -120,8 +136,16 @@ def select(args: argparse.Namespace) -> int:
     from avatar_v_data.curation.run import choose, opened
 
     run = opened(args.curated, args.plan)
-    words = {"licence": args.licence, "consent": args.consent, "drop": args.drop}
-    found, selections = choose(run, args.out, args.tiers, **words)
+    found, selections = choose(
+        run,
+        args.out,
+        args.tiers,
+        licence=args.licence,
+        consent=args.consent,
+        drop=args.drop,
+        validation=args.validation,
+        seed=args.seed,
+    )
     console = results_console()
     for selection in selections:
         table = Table("after", "clips", "minutes", title=f"tier {selection.tier}")
@@ -140,15 +164,33 @@ def select(args: argparse.Namespace) -> int:
                 f"{counted(selection.num_samples, 'sample')}, {len(selection.dropped)} dropped "
                 f"(report.json says why): shards in {args.out}/{selection.tier}"
                 if run.plan.samples
-                else f"avatar-v-data import {run.footage} --manifest "
-                f"{args.out}/{selection.tier}.jsonl --out SHARDS"
+                else f"{counted(len(selection.clips), 'clip')}"
             ),
             soft_wrap=True,
         )
+        for command in _next(run, Path(args.out), selection):
+            console.print(f"next: {command}", soft_wrap=True, markup=False, highlight=False)
     console.print(f"clips to watch: {args.out}/report.html", soft_wrap=True)
     _print_failed(found.failed)
     made = [s.num_samples if run.plan.samples else len(s.clips) for s in selections]
     return 0 if any(made) else 1
+
+
+def _next(run: "Curated", out: Path, selection: "Selection") -> list[str]:
+    """Commands that take a tier further; words in capitals are the user's."""
+    tier = out / selection.tier
+    if not run.plan.samples:
+        manifest = shlex.join([str(run.footage), "--manifest", f"{tier}.jsonl"])
+        return [f"avatar-v-data import {manifest} --out SHARDS"]
+    from avatar_v_data.import_plan import SPLITS
+
+    folders = [tier / split for split in SPLITS if (tier / split).is_dir()] or [tier]
+    latents = Path("LATENTS")
+    return [
+        shlex.join(["avatar-v", "shards", "encode", "--shards", str(folder), "--out",
+                    str(latents / folder.relative_to(tier)), "--vae", "VAE", "--drop-video"])
+        for folder in folders if folder.is_dir()
+    ]  # fmt: skip
 
 
 def status(args: argparse.Namespace) -> int:

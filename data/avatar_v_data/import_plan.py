@@ -165,9 +165,12 @@ def cluster_faces(faces: Sequence[Float[Tensor, " d"]], limit: float = SAME_PERS
     return numbers
 
 
-def split_persons(persons: Iterable[str], share: float, seed: int) -> dict[str, str]:
-    """Each person's split: ``share`` of them, at least one, drawn by ``seed``, are validation."""
-    names = sorted(set(persons))
+def split_persons(
+    persons: Iterable[str], share: float, seed: int, known: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Each person's split: ``share`` of them, at least one, drawn by ``seed``, are validation.
+    Those of ``known`` keep the split that they have there, and count."""
+    known, names = known or {}, sorted(set(persons))
     if len(names) < 2:
         raise ValueError(
             f"--validation {share:g} keeps persons apart and needs two or more; got "
@@ -175,7 +178,10 @@ def split_persons(persons: Iterable[str], share: float, seed: int) -> dict[str, 
         )
     random.Random(seed).shuffle(names)
     num = min(max(1, round(share * len(names))), len(names) - 1)
-    return {name: SPLITS[number < num] for number, name in enumerate(names)}
+    num -= sum(known.get(name) == SPLITS[1] for name in names)
+    new = [name for name in names if name not in known]
+    drawn = {name: SPLITS[number < num] for number, name in enumerate(new)}
+    return {name: known.get(name) or drawn[name] for name in names}
 
 
 def _source(

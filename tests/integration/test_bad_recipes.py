@@ -60,6 +60,7 @@ TRAINERS = [
     ("max_steps", "-7", "trainer.max_steps is a whole number from 1"),
     ("max_steps", "0", "trainer.max_steps is a whole number from 1"),
     ("max_steps", "-1", "trainer.max_steps is a whole number above 0, got -1"),
+    ("max_steps", "2", "pass --model.init_args.optim.num_warmup_steps 0, or train for longer"),
     ("max_steps", "many", "trainer.max_steps: expected int, got many"),
     ("gradient_clip_val", "-1", "trainer.gradient_clip_val is at least 0"),
     ("gradient_clip_val", ".nan", "trainer.gradient_clip_val is at least 0"),

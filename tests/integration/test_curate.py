@@ -15,6 +15,8 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.media import reading
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data.cli import main
+from avatar_v_data.curation.run import opened
+from avatar_v_data.curation.select import is_number
 
 SHOTS = {"recording-000.mp4": ["late", "talk"], "recording-001.mp4": ["blurred", "talk"]}
 
@@ -34,6 +36,7 @@ def test_footage_becomes_shards_of_people_who_speak(
     truth = [json.loads(line) for line in (footage / "truth.jsonl").open()]
     assert {row["file"]: [shot["kind"] for shot in row["shots"]] for row in truth} == SHOTS
     (footage / "broken.mp4").write_bytes(b"no video" * 99)
+    (footage / "cover.jpg").write_bytes(b"a picture beside the recordings is none")
     (footage / "shared.mp4").write_bytes((footage / "recording-001.mp4").read_bytes())
 
     decoded: Counter[str] = Counter()
@@ -60,6 +63,14 @@ def test_footage_becomes_shards_of_people_who_speak(
     for name, num in frames.items():
         assert 2 * num <= decoded[f"{name} video"] <= 3 * num + 6, "shots alone, prints, the rest"
     assert decoded["shared.mp4 audio"] == 0, "a copy is heard by none"
+    run_of = opened(work)
+    for stage in run_of.plan.stages:
+        keys = (task.key for task in run_of.tasks if task.stage == stage)
+        rows = [r for k in keys for r in run_of.store.result(k).get("clips", ())]
+        row = rows[0] if rows else {}
+        given = [name for name, value in row.items() if is_number(value)]
+        assert set(given) == set(stage.numbers), stage.name
+        assert set(stage.vectors) <= set(row)
     results = {path: path.stat().st_mtime_ns for path in work.glob("results/*/*")}
     before = dict(decoded)
     assert run(*curate) == 0
@@ -74,6 +85,9 @@ def test_footage_becomes_shards_of_people_who_speak(
     assert "3 of 3 passes" in capsys.readouterr().out
 
     assert run("select", str(work), "--out", str(out), "--tiers", "a2v") == 0
+    assert (
+        f"next: avatar-v shards encode --shards {out}/a2v --out LATENTS" in capsys.readouterr().out
+    )
     rows = [json.loads(line) for line in (out / "a2v.jsonl").open()]
     (late,) = (row for row in rows if row["sound_late"])
     shot = truth[0]["shots"][0]
@@ -114,19 +128,25 @@ def test_footage_becomes_shards_of_people_who_speak(
 
 
 def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
-    (tmp_path / "a.mp4").write_bytes(b"x")
+    footage = tmp_path / "footage"
+    footage.mkdir()
+    (footage / "a.mp4").write_bytes(b"x")
+    (tmp_path / "sound").mkdir()
+    (tmp_path / "sound" / "a.WAV").write_bytes(b"x")
     silent = tmp_path / "silent.yaml"
     silent.write_text("stages: {probe: {}, shots: {}, faces: {}}")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
     for words, message in (
         ([str(tmp_path / "none"), "--out", "x"], "no such folder"),
-        ([str(tmp_path), "--out", str(tmp_path)], "do not go into the footage's own folder"),
-        ([str(tmp_path), "--out", str(tmp_path / "other")], "holds something else"),
-        ([str(tmp_path), "--out", "x", "--plan", "reel"], "no plan 'reel'"),
-        ([str(tmp_path), "--out", "x", "--plan", "people"], "syncnet_v2.model"),
-        ([str(tmp_path), "--out", "x", "--plan", "world", "--stages", "shot"], "no stage 'shot'"),
-        ([str(tmp_path), "--out", "x", "--plan", str(silent)], "no stage 'speech'"),
+        ([str(footage), "--out", str(footage)], "choose a folder beside"),
+        ([str(footage), "--out", str(footage / "sub" / "run")], "choose a folder beside"),
+        ([str(footage), "--out", str(tmp_path / "other")], "holds something else"),
+        ([str(tmp_path / "sound"), "--out", "x", "--plan", "world"], "only pictures and sound"),
+        ([str(footage), "--out", "x", "--plan", "reel"], "no plan 'reel'"),
+        ([str(footage), "--out", "x", "--plan", "people"], "syncnet_v2.model"),
+        ([str(footage), "--out", "x", "--plan", "world", "--stages", "shot"], "no stage 'shot'"),
+        ([str(footage), "--out", "x", "--plan", str(silent)], "no stage 'speech'"),
     ):
         assert run("curate", *words) == 2, message
         assert message in capsys.readouterr().err
@@ -143,3 +163,4 @@ def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
             run(*words, "--out", "x")
         assert "--workers: it is a whole number from 1" in capsys.readouterr().err
     assert not Path("x").exists()
+    assert [path.name for path in footage.iterdir()] == ["a.mp4"]

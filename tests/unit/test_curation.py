@@ -36,6 +36,7 @@ from avatar_v_data.curation.table import CurationResults
 from avatar_v_data.import_plan import ImportPart
 from avatar_v_eval.studies.curation_clips import by_look, by_shot
 from classifiers import captioner, picture_classifier
+from curation_stubs import undeclared
 
 FILE = FootageRecording("x.mp4", "x.mp4", "")
 
@@ -238,7 +239,9 @@ def scores(stage: Stage, frames: torch.Tensor, *spans: tuple[int, int]) -> list[
     reader = stage.begin(Seen(FILE))
     for number, (start, stop) in enumerate(spans):
         reader.clip(Clip(number, start, stop, list(frames[start:stop])))
-    return reader.finish()["clips"]
+    rows = reader.finish()["clips"]
+    assert not [name for row in rows for name in undeclared(stage, row)]
+    return rows
 
 
 def test_a_captioner_says_the_same_of_the_same_picture(tmp_path: Path) -> None:
@@ -324,6 +327,15 @@ def test_clips_that_hold_a_marked_fault_are_left_out(tmp_path: Path) -> None:
             read_drops(file)
 
 
+SEEN = ("probe", "shots", "faces", "speech", "clips", "looks", "person", "content")
+SCORED = {"stages": {name: {} for name in SEEN}, "limits": {"t2v": {"content_nsfw": {"max": 0.3}}}}
+
+
+def grouped_by(groups: dict[str, list[float]]) -> dict[str, Any]:
+    known: dict[str, list[float]] = {"kind_light": [], "seconds": [5.0], "person": []}
+    return {"balance": {"t2v": {"clips": 9, "groups": known | groups}}}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -337,11 +349,25 @@ def test_clips_that_hold_a_marked_fault_are_left_out(tmp_path: Path) -> None:
         ({"stages": {"probe": {}}, "resources": {"probe": {"cpus": 0}}}, "part of a processor"),
         ({"stages": {}, "balance": {"sft": {"clips": 9}}}, "balance: no tier 'sft' in limits"),
         ({"stages": {}, "grouping": {"same_person": {}}}, "same_person names a column"),
+        (SCORED | {"limits": {"t2v": {"movment": {"min": 1}}}}, "limits: t2v: no column 'movment'"),
+        (SCORED | {"limits": {"t2v": {"sync_drift": {"max": 1}}}}, "'sync_drift' is .* stage sync"),
+        (SCORED | {"limits": {"t2v": {"person": {"max": 1}}}}, "no column 'person'"),
+        (SCORED | {"limits": {"t2v": {"kind_light": {"max": 1}}}}, "no column 'kind_light'"),
+        (SCORED | grouped_by({"gaze": []}), "balance: t2v: groups: no column 'gaze'"),
+        (SCORED | grouped_by({"kind_pace": []}), "'kind_pace' is given by the stage words"),
+        (SCORED | {"grouping": {"same_person": {"face": 0.4, "voice": 1}}}, "the stage voice"),
+        (SCORED | {"grouping": {"same_video": {"sharpness": 1}}}, "same_video: no column"),
     ],
 )
 def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_plan(values, where="plan.yaml")
+
+
+def test_limits_name_what_stages_and_persons_give() -> None:
+    names = ("seconds", "num_scenes", "num_partners", "face_share", "good", "content_nsfw")
+    values = SCORED | {"limits": {"t2v": {name: {} for name in names}}} | grouped_by({})
+    assert tuple(parse_plan(values, where="plan.yaml").limits["t2v"]) == names
 
 
 def test_plans_that_ship_can_be_read() -> None:

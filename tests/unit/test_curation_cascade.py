@@ -28,7 +28,7 @@ from avatar_v_data.curation.reconcile import desired
 from avatar_v_data.curation.stages import TICK, Clip, FootageRecording, Result, Seen
 from avatar_v_data.curation.text import TextStage
 from classifiers import video_network
-from curation_stubs import recordings
+from curation_stubs import recordings, undeclared
 
 FACE = [0.4, 0.2, 0.6, 0.5]
 """A box, right of which and below which there is room."""
@@ -145,6 +145,7 @@ def test_movement_is_told_from_that_of_the_camera(camera: int, person: int) -> N
         picture[20:, 55:145] = who[20:, at : at + 90]
         frames += [torch.from_numpy(picture).byte().expand(3, -1, -1)] * TICK
     found = FlowStage().score(clip_of(frames), seen_with(len(frames)))
+    assert not undeclared(FlowStage(), found)
     assert found["camera_motion"] == pytest.approx(camera * 5 / 1.2, abs=0.5)
     assert found["subject_motion"] == pytest.approx(person * 5 / 1.2, rel=0.5, abs=1)
 
@@ -173,6 +174,7 @@ def test_text_is_found_where_it_is_written() -> None:
         for x in (plain, below, across)
     ]
     assert found[0] == {"text": 0.0, "text_on_face": 0.0, "text_read": ""}
+    assert not undeclared(TextStage(), found[1])
     assert 0.03 < found[1]["text"] < 0.15
     assert found[1]["text_on_face"] == 0
     assert "EVENING" in found[1]["text_read"]
@@ -193,6 +195,7 @@ def test_a_profile_is_seen_and_is_turned(media: Path) -> None:
         seen = Seen(FootageRecording("x", "x", ""), {"faces": counts})
         found[name] = AllFacesStage().score(clip_of([picture] * 10), seen)
     assert found["producer"] == {"num_faces": 1.0, "turned": 1.0, "missed": 1.0}
+    assert not undeclared(AllFacesStage(), found["fashion"])
     assert found["fashion"] == {"num_faces": 1.0, "turned": 0.0, "missed": 0.0}
     small = picture.new_zeros(3, 300, 400)
     small[:, 60:240, 150:250] = F.interpolate(picture[None].float(), (180, 100))[0].byte()
@@ -214,6 +217,7 @@ def test_quality_is_the_mean_of_pictures(monkeypatch: pytest.MonkeyPatch, tmp_pa
     frames = [torch.full((3, 8, 8), n, dtype=torch.uint8) for n in range(10)]
     found = QualityStage().score(clip_of(frames), seen_with(10))
     assert found == {"quality": 4.5, "aesthetics": 2.25}
+    assert not undeclared(QualityStage(), found)
 
 
 @pytest.mark.parametrize("kind", ["clip", "videomae"])
@@ -265,6 +269,7 @@ def test_hands_are_where_a_network_sees_them(tmp_path: Path) -> None:
         stage = PoseStage(pose_network(tmp_path / f"{number}.onnx", points, scores))
         found.append(stage.score(clip_of(frames), seen_with(11)))
     assert found[0] == {"hands": 1.0, "hand_clarity": 0.6, "hands_on_face": 1.0, "body": 0.5882}
+    assert not undeclared(PoseStage(), found[0])
     assert [one["hands"] for one in found] == [1, 1, 0]
     assert [one["hands_on_face"] for one in found] == [1, 0, 0]
     few = PoseStage(pose_network(tmp_path / "few.onnx", points[:17], scores[:17]))

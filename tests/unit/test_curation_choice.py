@@ -1,6 +1,7 @@
 """From a run's results to shards: what a tier takes, moves and drops, with stages that are told."""
 
 import json
+import re
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from avatar_v_data.curation.plan import CurationPlan, Limit
 from avatar_v_data.curation.reconcile import desired
 from avatar_v_data.curation.run import Curated, choose, perform_all
 from avatar_v_data.curation.samples import SampleStage
+from avatar_v_data.curation.select import split_tiers
 from avatar_v_data.curation.stages import FootageRecording, Reader, Seen, Stage
 from clip_files import clip_file
 
@@ -23,7 +25,7 @@ LENGTH = 5
 """Frames of a clip."""
 OFFSETS = (-1, 0, -2)
 """Of the three clips; of the last nobody is sure."""
-LOOKS = {"sharpness": 1.0, "background": [None], "thumbnail": [0, 0, 0], "face": [1.0, 0.0]}
+LOOKS = {"sharpness": 1.0, "background": [None], "thumbnail": [0, 0, 0]}
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,12 @@ def told(name: str, **says: Any) -> Stage:
 
 
 def spans() -> list[dict[str, Any]]:
-    return [{"start": LENGTH * n, "stop": LENGTH * (n + 1), **LOOKS} for n in range(3)]
+    """The last one shows another person."""
+    faces = ([1.0, 0.0], [1.0, 0.0], [0.0, 1.0])
+    return [
+        {"start": LENGTH * n, "stop": LENGTH * (n + 1), **LOOKS, "face": face}
+        for n, face in enumerate(faces)
+    ]
 
 
 SYNC = [
@@ -84,6 +91,8 @@ def curated(tmp_path: Path) -> Curated:
 def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     curated: Curated, tmp_path: Path
 ) -> None:
+    with pytest.raises(ValueError, match="choose a folder beside"):
+        choose(curated, curated.footage / "out")
     _, (a2v, t2v) = choose(curated, tmp_path / "out")
     assert (a2v.num_samples, t2v.num_samples) == (1, 2)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
@@ -100,13 +109,51 @@ def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     assert torch.equal(first, to_int16(sound[start * samples : stop * samples]))
     assert torch.equal(last, to_int16(sound[2 * LENGTH * samples :]))
     assert len(list((tmp_path / "out" / "watch").glob("*.mp4"))) == 3, "by its path"
+    page = (tmp_path / "out" / "report.html").read_text()
+    dropped = page[page.index("Dropped by sync_confidence &gt;= 3") :]
+    assert re.search(r"person-\w+: sync_confidence 1, .*sync_offset -2, .*num_scenes 0", dropped)
+    assert ": 2 clips, 1 scene, face at most 0.000 apart" in page
+    files = re.findall(r"img src='([^']+)'", page)
+    assert len(files) == 4, "the two clips of a person, in each tier"
+    assert all((tmp_path / "out" / file).is_file() for file in files)
     without = replace(PLAN, stages=PLAN.stages[:-1])
     assert (without.sure("a2v"), without.sure("t2v")) == (3.0, None)
 
 
+def test_validation_is_of_whole_persons(curated: Curated, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs two or more; got 1"):
+        choose(curated, tmp_path / "out", validation=0.5)
+    choose(curated, tmp_path / "out", ["t2v"], validation=0.5)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "t2v.jsonl").open()]
+    split_of = {row["person"]: row["split"] for row in rows}
+    for split in ("train", "validation"):
+        (sample,) = read_folder(tmp_path / "out" / "t2v" / split)
+        assert split_of[sample.person] == split
+    letters = "abcdefghijklmnopqrst"
+    tiers = {"t2v": letters, "a2v": letters[:10], "sft": letters[:4], "none": ""}
+    splits = split_tiers(tiers, 0.25, seed=3)
+    count = {tier: sum(splits[p] == "validation" for p in own) for tier, own in tiers.items()}
+    assert count == {"t2v": 5, "a2v": 2, "sft": 1, "none": 0}
+    both = {"t2v": "ab", "a2v": "cd"}
+    trained = [person for person, split in split_tiers(both, 0.5, 0).items() if split == "train"]
+    with pytest.raises(ValueError, match="all 2 persons of tier sft are drawn for train"):
+        split_tiers(both | {"sft": trained}, 0.5, 0)
+
+
+def test_without_sync_one_warning_says_that_late_sound_stays(
+    curated: Curated, tmp_path: Path
+) -> None:
+    stages = tuple(stage for stage in PLAN.stages if stage.name != "sync")
+    plan = replace(PLAN, stages=stages, limits={"t2v": {}})
+    with pytest.warns(UserWarning, match="late sound stays late in t2v"):
+        choose(replace(curated, plan=plan), tmp_path / "out")
+
+
 @pytest.mark.parametrize("sure", [None, 4.0])
 def test_a_tier_that_takes_what_samples_leave_late_is_refused(sure: float | None) -> None:
-    with pytest.raises(ValueError, match=r"a2v: sync_confidence >= 3 takes clips whose late sound"):
+    with pytest.raises(
+        ValueError, match=r"a2v: sync_confidence >= 3 takes .* lower sure .* or raise the limit"
+    ):
         replace(PLAN, stages=(*PLAN.stages[:-1], replace(SAMPLES, sure=sure)))
 
 
@@ -125,8 +172,13 @@ def test_an_interrupt_leaves_no_shards_and_the_same_call_does_it_all(
         choose(curated, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*2v*/"))
     monkeypatch.undo()
-    choose(curated, tmp_path / "out")
-    assert len(list((tmp_path / "out").glob("*2v/*.tar"))) == 2
+    choose(curated, tmp_path / "out", ["t2v"])
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    with pytest.raises(ValueError, match="holds a selection already"):
+        choose(curated, tmp_path / "out", ["a2v"])
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+    choose(curated, tmp_path / "both")
+    assert len(list((tmp_path / "both").glob("*2v/*.tar"))) == 2
 
 
 @pytest.mark.parametrize("ending", [".tar", ".index.json"])

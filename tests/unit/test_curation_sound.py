@@ -39,6 +39,7 @@ from avatar_v_data.curation.voice import VoiceStage, _turns
 from avatar_v_data.curation.words import WordStage
 from avatar_v_eval.studies.sound import _judged
 from classifiers import recogniser, sound_classifier, whisper
+from curation_stubs import undeclared
 
 FILE = FootageRecording("x.wav", "x.wav", "")
 has_voices = pytest.mark.skipif(
@@ -59,7 +60,9 @@ def heard(stage: Stage, audio: Tensor, speech: list[list[float]], *spans: tuple[
     seen.audio = audio
     clips = [{"start": a, "stop": b} for a, b in spans or [(0, len(audio) // SAMPLES_PER_FRAME)]]
     seen.results = {"speech": {"speech": speech}, "clips": {"clips": clips}}
-    return stage.begin(seen).finish()["clips"]
+    rows = stage.begin(seen).finish()["clips"]
+    assert not [name for row in rows for name in undeclared(stage, row)]
+    return rows
 
 
 def test_mel_powers_are_those_of_librosa() -> None:

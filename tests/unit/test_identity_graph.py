@@ -290,6 +290,28 @@ def test_two_clips_are_joined_as_faces_backgrounds_and_length_say(tmp_path: Path
     assert set(near["background_distance"].to_list()) == {0.0, 40.0, 80.0}
 
 
+def test_a_head_alone_is_no_scene_to_pair_with(tmp_path: Path) -> None:
+    """Nor is a background of which no piece is seen in the other clip, too."""
+    sounds, file = np.random.default_rng(0).standard_normal((4, 100)), tmp_path / "graph.parquet"
+    clips = [clip(f"{n}.mp4", np.array([1.0, 0.0]), n, s) for n, s in enumerate(sounds)]
+    clips[2]["background"] = clips[3]["background"] = [None, None]
+    grouped(clips, Grouping({"face": 0.3}), file)
+    assert [c["num_partners"] for c in clips] == [1, 1, 0, 0]
+    assert [c["num_scenes"] for c in clips] == [2, 2, 0, 0]
+    assert len({c["scene"] for c in clips}) == 3
+    limits = {"num_scenes": Limit(min=2.0)}
+    assert [c["file"] for c in select(CurationResults(clips), "sft", limits).clips] == [
+        "0.mp4", "1.mp4"
+    ]  # fmt: skip
+    clips[2]["background"] = [None, [0, 0, 0]]
+    pair = [clips[0], clips[2]]
+    grouped(pair, Grouping({"face": 0.3}), file)
+    assert pair[0]["scene"] == pair[1]["scene"]
+    assert [c["num_partners"] for c in pair] == [0, 0]
+    near = polars.read_parquet(file)["background_distance"].drop_nulls().explode()
+    assert near.to_list() == [255.0]
+
+
 def test_other_vectors_must_agree_and_two_faces_of_one_frame_are_two_people(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     face, sounds = np.array([1.0, 0.0]), rng.standard_normal((5, 100))

@@ -40,6 +40,7 @@ class AllFacesStage(ClipScorer):
     name: ClassVar[str] = "all_faces"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("num_faces", "turned", "missed")
 
     def weights(self) -> str:
         return hash_files([_file()])

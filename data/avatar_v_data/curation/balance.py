@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from avatar_v_data.curation.plan import Balance
-from avatar_v_data.curation.table import clip_name
+from avatar_v_data.curation.table import clip_name, shows_background
 
 Clip = Mapping[str, Any]
 
 
 def balanced(clips: Sequence[Clip], balance: Balance) -> list[Clip]:
     """At most ``balance.clips`` of the clips, in the order given; those of a person who has a
-    single scene in a group are left out."""
+    single scene in a group are left out, and those that show a head alone."""
     queues = _queues(clips, balance)
     taken: Counter[Any] = Counter()
     persons = {group: [(0, person) for person in sorted(own)] for group, own in queues.items()}
@@ -74,7 +74,7 @@ def largest_share(clips: Sequence[Clip], balance: Balance) -> tuple[float, float
 def _queues(clips: Sequence[Clip], balance: Balance) -> dict[Any, dict[str, list[Clip]]]:
     """Group → person → clips, last first: the best of each scene in turns, then the second best."""
     scenes: dict[Any, dict[str, list[Clip]]] = defaultdict(lambda: defaultdict(list))
-    for clip in clips:
+    for clip in filter(shows_background, clips):
         scenes[group_of(clip, balance.groups), clip["person"]][clip["scene"]].append(clip)
     queues: dict[Any, dict[str, list[Clip]]] = defaultdict(dict)
     for (group, person), of_scene in scenes.items():

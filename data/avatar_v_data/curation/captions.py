@@ -36,6 +36,7 @@ class CaptionStage(ClipScorer):
     name: ClassVar[str] = "captions"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("clips",)
+    texts: ClassVar[tuple[str, ...]] = ("caption",)
 
     def weights(self) -> str:
         folder = Path(self.model)

@@ -47,6 +47,7 @@ class ClipStage(Stage):
     version: ClassVar[int] = 3
     reads: ClassVar[Reads] = "results"
     needs: ClassVar[tuple[str, ...]] = ("shots", "faces", "speech")
+    numbers: ClassVar[tuple[str, ...]] = ("start", "stop", "good", "speech")
 
     def __post_init__(self) -> None:
         if not 0 < self.min_s <= self.max_s:

@@ -36,6 +36,7 @@ class ContentStage(ClipScorer):
     name: ClassVar[str] = "content"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("clips",)
+    numbers: ClassVar[tuple[str, ...]] = ("content_",)
 
     def weights(self) -> str:
         folder = Path(self.model)
@@ -56,6 +57,7 @@ class NudityStage(ClipScorer):
     name: ClassVar[str] = "nudity"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("nudity",)
 
     def weights(self) -> str:
         if not all(map(importlib.util.find_spec, ("nudenet", "onnxruntime"))):
@@ -93,6 +95,7 @@ class QualityStage(ClipScorer):
     name: ClassVar[str] = "quality"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("quality", "aesthetics")
 
     def weights(self) -> str:
         return hash_files(weight_files(Path(self.model)))

@@ -37,6 +37,7 @@ class EmbeddingStage(ClipScorer):
     name: ClassVar[str] = "embedding"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
+    vectors: ClassVar[tuple[str, ...]] = ("video",)
 
     def weights(self) -> str:
         check_folder(Path(self.model), "embedding", KINDS, (NEEDED,), SOURCE)

@@ -44,6 +44,15 @@ class ExpressionStage(ClipScorer):
     name: ClassVar[str] = "expression"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
+    numbers: ClassVar[tuple[str, ...]] = (
+        "gaze_away",
+        "blinks",
+        "eyes_shut",
+        "mouth_open",
+        "mouth_movement",
+        "teeth",
+        "teeth_sharpness",
+    )
 
     def weights(self) -> str:
         own = hash_files(sorted(critic_folder("reader").iterdir()))

@@ -29,6 +29,7 @@ class FlowStage(ClipScorer):
     name: ClassVar[str] = "flow"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("camera_motion", "subject_motion")
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         boxes, _ = boxes_between(seen.results["faces"]["boxes"], clip.start, clip.stop)

@@ -1,7 +1,8 @@
 """The identity graph of a run's clips (Avatar V §5.4), and which clips are copies.
 
 Two clips are joined where all of this holds: their faces are near, and so are other vectors that
-the plan names; their backgrounds are not alike; both are long enough; and neither is a copy. Names
+the plan names; their backgrounds are seen and not alike; both are long enough; and neither is a
+copy. A person's clips that show a head alone have a scene of their own and no partner. Names
 hold the graph: joined are the clips of one person from different scenes. As persons are complete
 linkage and scenes are connected (people.py), each such pair was compared and found to be so.
 
@@ -13,6 +14,7 @@ come does not matter, except to what IVF misses (index.py).
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ from avatar_v.base.paths import whole_file
 from avatar_v_data.curation.copies import copies, same_sound
 from avatar_v_data.curation.index import Pairs, distances, near_pairs
 from avatar_v_data.curation.people import (
+    NOTHING,
     background_distances,
     backgrounds,
     group_persons,
@@ -33,7 +36,7 @@ from avatar_v_data.curation.people import (
     shared_frames,
 )
 from avatar_v_data.curation.plan import Grouping
-from avatar_v_data.curation.table import clip_name
+from avatar_v_data.curation.table import clip_name, shows_background
 
 GRAPH_FILE = "graph.parquet"
 VERSION = 1
@@ -49,7 +52,7 @@ SCHEMA = {
     "num_partners": polars.UInt32,
     "near": LIST,  # rows before this one whose faces are near
     "face_distance": FLOATS,
-    "background_distance": FLOATS,
+    "background_distance": FLOATS,  # people.NOTHING where no piece is seen in both
     "twins": LIST,  # rows before this one with the same picture and sound
 }
 Clips = Sequence[Mapping[str, Any]]
@@ -85,7 +88,8 @@ class Compared:
 
 def grouped(clips: list[dict[str, Any]], grouping: Grouping, file: Path) -> None:
     """Add to each clip its ``person``, its ``scene``, the clip that it is a ``copy_of``, "" for
-    none, and ``num_partners``, the clips that it is joined with. ``file`` is read and written."""
+    none, ``num_partners``, the clips that it is joined with, and ``num_scenes`` of its person, 0
+    where its own background is not seen. ``file`` is read and written."""
     if not clips:
         return
     names = [clip_name(clip) for clip in clips]
@@ -99,20 +103,24 @@ def grouped(clips: list[dict[str, Any]], grouping: Grouping, file: Path) -> None
     may_be_one = ~shared_frames(pairs.near, files, starts, stops)
     near = pairs.near.where(may_be_one)
     persons = group_persons(near, len(clips))
-    scenes = group_scenes(near, pairs.apart[may_be_one], persons, grouping.same_background)
+    is_seen = np.array([shows_background(clip) for clip in clips])
+    apart = pairs.apart[may_be_one]
+    unknown = (apart == NOTHING) & (is_seen[near.left] == is_seen[near.right])
+    apart = np.where(unknown, 0, apart)  # what cannot be compared makes no scene
+    scenes = group_scenes(near, apart, persons, grouping.same_background)
     twins = copies(pairs.twins, [clip["sharpness"] for clip in clips])
-    partners = num_partners(
-        persons,
-        scenes,
-        np.array([c["seconds"] >= grouping.least_s for c in clips])
-        & ~np.isin(np.arange(len(clips)), list(twins)),
-    )
+    may_pair = is_seen & ~np.isin(np.arange(len(clips)), list(twins))
+    is_long = np.array([clip["seconds"] >= grouping.least_s for clip in clips])
+    partners = num_partners(persons, scenes, may_pair & is_long)
+    counted = zip(persons.tolist(), scenes.tolist(), may_pair.tolist(), strict=True)
+    scenes_of = Counter(person for person, _ in {(p, s) for p, s, may in counted if may})
     person_of, scene_of = _named(persons, names), _named(scenes, names)
     for number, clip in enumerate(clips):
         clip["person"] = f"person-{person_of[number]}"
         clip["scene"] = f"{clip['person']}-scene-{scene_of[number]}"
         clip["copy_of"] = names[twins[number]] if number in twins else ""
         clip["num_partners"] = int(partners[number])
+        clip["num_scenes"] = scenes_of[int(persons[number])] if is_seen[number] else 0
     _write(file, clips, names, hashes, pairs)
 
 

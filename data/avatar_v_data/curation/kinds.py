@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from avatar_v_data.curation.stages import Stage
+
 KINDS: Mapping[str, tuple[str, tuple[float, ...], str]] = {
     "resolution": ("face_pixels", (160, 320), "small middle large"),
     "framing": ("face_share", (0.2, 0.4), "wide bust close"),
@@ -32,6 +34,10 @@ KINDS: Mapping[str, tuple[str, tuple[float, ...], str]] = {
     "hands": ("hands", (0.2, 0.7), "none sometimes mostly"),
 }
 """Dimension → its column, where one kind ends and the next begins, and their names."""
+DERIVED = {"face_share": "looks", "background_spread": "looks", "sync_shift": "sync"}
+"""Columns that table.py makes of what a stage says."""
+OF_ALL = ("seconds", "num_partners", "num_scenes"), ("file", "person", "scene", "copy_of")
+"""Numbers and words that each clip has by table.py and graph.py, whatever the stages."""
 
 
 def kinds(row: Mapping[str, Any]) -> dict[str, str]:
@@ -42,6 +48,25 @@ def kinds(row: Mapping[str, Any]) -> dict[str, str]:
         if column in row
     }
     return found | ({"kind_language": row["language"]} if "language" in row else {})
+
+
+def columns(stages: Iterable[type[Stage] | Stage]) -> tuple[list[str], list[str]]:
+    """What clips behind these stages have: the numbers, which limits can name (`Stage.numbers`),
+    and the words."""
+    stages = list(stages)
+    numbers, words = ([*own] for own in OF_ALL)
+    numbers += [name for stage in stages for name in stage.numbers]
+    words += [name for stage in stages for name in stage.texts]
+    known = {stage.name for stage in stages}
+    numbers += [column for column, stage in DERIVED.items() if stage in known]
+    words += [f"kind_{name}" for name, (column, *_) in KINDS.items() if column in numbers]
+    words += ["kind_language"] if "language" in words else []
+    return numbers, words
+
+
+def is_among(column: str, names: Iterable[str]) -> bool:
+    """Whether it is one of them, or begins as one that ends in "_"."""
+    return any(column == name or (name[-1] == "_" and column.startswith(name)) for name in names)
 
 
 def background_spread(cells: Iterable[list[int] | None]) -> float:

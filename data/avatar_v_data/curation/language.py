@@ -32,6 +32,8 @@ class LanguageStage(SoundScorer):
     name: ClassVar[str] = "language"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("language_confidence",)
+    texts: ClassVar[tuple[str, ...]] = ("language",)
 
     def weights(self) -> str:
         kinds, needed = ("WhisperForConditionalGeneration",), ("generation_config.json",)

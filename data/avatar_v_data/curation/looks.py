@@ -35,6 +35,13 @@ class LookStage(ClipScorer):
     name: ClassVar[str] = "looks"
     version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
+    numbers: ClassVar[tuple[str, ...]] = (
+        "sharpness",
+        "brightness",
+        "contrast",
+        "movement",
+        "face_pixels",
+    )
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         frames, found = clip.stacked(), seen.results["faces"]["boxes"]

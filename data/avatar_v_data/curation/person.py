@@ -31,6 +31,8 @@ class PersonStage(ClipScorer):
     name: ClassVar[str] = "person"
     version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("face_spread",)
+    vectors: ClassVar[tuple[str, ...]] = ("face",)
 
     def weights(self) -> str:
         if self.critic == "world":

@@ -4,7 +4,8 @@ Plans that ship are `people.yaml`, for real footage, and `world.yaml`, for drawn
 names a column of the stages' results with its bounds: ``sync_confidence: {min: 3}``.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from avatar_v_data.curation.embedding import EmbeddingStage
 from avatar_v_data.curation.expression import ExpressionStage
 from avatar_v_data.curation.faces import FaceStage
 from avatar_v_data.curation.flow import FlowStage
+from avatar_v_data.curation.kinds import columns, is_among
 from avatar_v_data.curation.language import LanguageStage
 from avatar_v_data.curation.looks import LookStage
 from avatar_v_data.curation.person import PersonStage
@@ -76,9 +78,9 @@ class Grouping:
     """How alike clips of one person, one scene and one video are (graph.py)."""
 
     same_person: Mapping[str, float] = field(default_factory=lambda: {"face": 0.45})
-    """Column of unit vectors → largest distance of two clips of one person: dlib's 0.6 at its
-    length of 1.4. In the first one neighbours are looked for; others, such as a voice, must agree
-    where both clips have them."""
+    """Column of unit vectors → largest distance of two clips of one person; dlib's usual one, 0.6
+    at its length of 1.4, is 0.43. In the first column neighbours are looked for; others, such as a
+    voice, must agree where both clips have them."""
     same_background: float = 8.0  # largest mean difference of colours, of 255
     same_picture: float = 8.0  # largest root mean square difference of two thumbnails
     same_sound: float = 0.9  # smallest correlation of two curves of loudness
@@ -90,7 +92,7 @@ class Grouping:
 
     def __post_init__(self) -> None:
         if not self.same_person:
-            raise ValueError("grouping: same_person names a column of vectors, such as face: 0.45")
+            raise ValueError("grouping: same_person names a column of vectors, such as face: 0.4")
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ class CurationPlan:
                 if limit.min is None or sure is None or limit.min < sure:
                     raise ValueError(
                         f"limits: {tier}: {CONFIDENCE} {limit} takes clips whose late sound stays "
-                        f"late: samples moves it from sure: {sure} on"
+                        f"late: samples moves it from sure: {sure} on; lower sure of samples, too, "
+                        f"or raise the limit"
                     )
 
     @property
@@ -194,7 +197,39 @@ def parse_plan(values: Any, *, where: str | Path) -> CurationPlan:
     for tier in file.limits:
         check_name(tier, where=f"{where}: limits")
     rest = {name: value for name, value in vars(file).items() if name != "stages"}
-    return built(CurationPlan, {}, where=where, stages=stages, **rest)
+    plan = built(CurationPlan, {}, where=where, stages=stages, **rest)
+    known = [stage.name for stage in stages]
+    for place, column, numbers, words in _columns_named(plan):
+        if not is_among(column, (*numbers, *words)):
+            raise ValueError(f"{where}: {place}: {_nowhere(column, numbers, words, known)}")
+    return plan
+
+
+def _columns_named(plan: CurationPlan) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """Each column that a plan with limits names, where it does, and which it can name there:
+    numbers and other ones."""
+    numbers, words = columns(plan.stages)
+    for tier, limits in plan.limits.items():
+        yield from ((f"limits: {tier}", column, numbers, []) for column in limits)
+    for tier, balance in plan.balance.items():
+        for column, ends in balance.groups.items():
+            yield f"balance: {tier}: groups", column, numbers, [] if ends else words
+    vectors = [name for stage in plan.stages for name in stage.vectors]
+    for name in ("same_person", "same_video") if plan.limits else ():
+        for column in getattr(plan.grouping, name):
+            yield f"grouping: {name}", column, [], vectors
+
+
+def _nowhere(
+    column: str, numbers: Sequence[str], words: Sequence[str], known: Collection[str]
+) -> str:
+    """What is wrong with a column that the ``known`` stages do not give."""
+    for stage in (stage for stage in STAGES if stage.name not in known):
+        own = {*itertools.chain(*columns([stage]), stage.vectors)}
+        if is_among(column, own.difference(*columns([]))):
+            return f"{column!r} is given by the stage {stage.name}, which the plan has not"
+    names = ", ".join(f"{x}LABEL" if x[-1] == "_" else x for x in sorted({*numbers, *words}))
+    return f"no column {column!r}; expected one of {names}"
 
 
 _Stages = make_dataclass("_Stages", [(cls.name, cls, None) for cls in STAGES], frozen=True)

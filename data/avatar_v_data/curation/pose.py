@@ -38,6 +38,7 @@ class PoseStage(ClipScorer):
     name: ClassVar[str] = "pose"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("hands", "hand_clarity", "hands_on_face", "body")
 
     def weights(self) -> str:
         if importlib.util.find_spec("rtmlib") is None:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import shlex
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from avatar_v.base import checks
 from avatar_v.base.outside import read_json
@@ -29,13 +31,14 @@ from avatar_v_data.curation.select import (
     Selection,
     read_drops,
     select,
+    split_tiers,
     write_clips,
     write_manifest,
 )
 from avatar_v_data.curation.shards import Named, samples_of, write_shards
 from avatar_v_data.curation.stages import FAILED, FootageRecording, Result, seconds
 from avatar_v_data.curation.store import CurationStore
-from avatar_v_data.curation.sync import sound_late
+from avatar_v_data.curation.sync import SyncStage, sound_late
 from avatar_v_data.curation.table import CurationResults, collect
 from avatar_v_data.curation.words import said_between
 from avatar_v_data.import_plan import find_sources
@@ -46,6 +49,11 @@ COMPARED_FILE = "left_out.json"
 """What prints say of recordings beside each other."""
 COMPARED_VERSION = 1
 """Of `left_out`: another one compares anew."""
+NO_FOOTAGE = (
+    ".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic", ".avif", ".bmp", ".tif", ".tiff",
+    ".wav", ".mp3", ".flac", ".m4a", ".aac", ".opus", ".ogg",
+)  # fmt: skip
+"""Names of pictures and of sound alone end so: they lie beside recordings and are none."""
 ASKED = ("shots", "speech", "clips", "looks", "person")
 """Stages that choosing reads."""
 
@@ -58,6 +66,7 @@ class Curated:
     footage: Path
     plan: CurationPlan
     tasks: tuple[CurationTask, ...]
+    plan_name: str = ""  # as commands take it
 
     @cached_property
     def store(self) -> CurationStore:
@@ -93,8 +102,7 @@ def curate(
     check("--workers", num_workers)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder")
-    if out.resolve() == footage.resolve():
-        raise ValueError(f"{out}: results do not go into the footage's own folder")
+    _check_beside(out, footage)
     if out.is_dir() and any(out.iterdir()) and not (out / RUN_FILE).is_file():
         raise ValueError(f"{out} holds something else; choose a new folder, or one of a run")
     run = _planned(out, footage, plan)
@@ -168,22 +176,32 @@ def choose(
     licence: str = "unknown",
     consent: str = "unknown",
     drop: str | Path | None = None,
+    validation: float = 0.0,
+    seed: int = 0,
 ) -> tuple[CurationResults, list[Selection]]:
-    """Write `TIER.jsonl`, `clips.parquet`, `report.json` and the page `report.html` to ``out``,
-    and last, where the plan has the stage `samples`, each tier's shards to a folder of its name.
+    """Write `TIER.jsonl`, `clips.parquet` and the page `report.html` to ``out``, where the plan has
+    the stage `samples` each tier's shards to a folder of its name, and last `report.json`.
 
-    ``drop`` is a file of ranges with faults (`select.read_drops`). ValueError where recordings are
-    not finished, and for tiers that the plan has not.
+    ``drop`` is a file of ranges with faults (`select.read_drops`). ``validation``: the share of the
+    persons, drawn by ``seed``, whose shards go to `TIER/validation` and the others' to
+    `TIER/train`; a person is in the same split in all tiers. ValueError where recordings are
+    not finished, for tiers that the plan has not, and where ``out`` holds a selection.
     """
     known, out = run.plan.limits, Path(out)
+    _check_beside(out, run.footage)
+    if (out / REPORT_FILE).exists():
+        raise ValueError(f"{out} holds a selection already ({REPORT_FILE}); choose another folder")
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
+    if not 0 <= validation < 1:
+        raise ValueError(f"--validation is a share from 0 to below 1, got {validation}")
     drops = None if drop is None else read_drops(drop)
     found, lost = collect(run.tasks, run.store), _lost(run.tasks, run.store)
     if unfinished := found.unfinished + [t.recording.name for t in run.tasks if t.key in lost]:
+        words = [str(run.footage), "--out", str(run.folder), "--plan", run.plan_name]
         raise ValueError(
             f"{counted(len(unfinished), 'recording')} not finished, {unfinished[0]} first: "
-            f"avatar-v-data curate {run.footage} --out {run.folder} goes on"
+            f"avatar-v-data curate {shlex.join(words)} goes on"
         )
     grouped(found.clips, run.plan.grouping, run.folder / GRAPH_FILE)
     balance = run.plan.balance
@@ -198,26 +216,58 @@ def choose(
             own, dropped = _samples(run, selection, licence, consent)
             named[number] = own
             selections[number] = replace(selection, num_samples=len(own), dropped=tuple(dropped))
+    persons = {
+        s.tier: [one.person for one in own] if run.plan.samples else [c["person"] for c in s.clips]
+        for s, own in zip(selections, named, strict=True)
+    }
+    splits = split_tiers(persons, validation, seed) if validation else {}
+    _warn_of_sync(run.plan, selections)
     out.mkdir(parents=True, exist_ok=True)
-    _write_reports(run, out, found, selections)
+    report = _write_pages(run, out, found, selections, splits)
     with ExitStack() as folders:  # all tiers, or none where this is interrupted
         for selection, own in zip(selections, named, strict=True):
-            if own:
-                folder = folders.enter_context(whole_folder(out / selection.tier))
-                write_shards(folder, selection.tier, own, per_shard=64)
+            if not own:
+                continue
+            folder = folders.enter_context(whole_folder(out / selection.tier))
+            for split in sorted({splits.get(one.person, "") for one in own}):
+                part = [one for one in own if splits.get(one.person, "") == split]
+                write_shards(folder / split, selection.tier, part, per_shard=64)
+    write_text_atomically(out / REPORT_FILE, json.dumps(report, indent=1))
     return found, selections
 
 
-def _write_reports(
-    run: Curated, out: Path, found: CurationResults, selections: Sequence[Selection]
-) -> None:
+def _check_beside(out: Path, footage: Path) -> None:
+    """All files below the footage's folder are recordings, and a run's own must be none."""
+    if out.resolve().is_relative_to(footage.resolve()):
+        raise ValueError(
+            f"--out {out} lies in the footage, where each file is taken for a recording: choose a "
+            f"folder beside {footage}"
+        )
+
+
+def _warn_of_sync(plan: CurationPlan, selections: Sequence[Selection]) -> None:
+    if all(stage.name != SyncStage.name for stage in plan.stages):
+        tiers = ", ".join(selection.tier for selection in selections)
+        warnings.warn(f"the plan has no stage sync: late sound stays late in {tiers}", stacklevel=3)
+
+
+def _write_pages(
+    run: Curated,
+    out: Path,
+    found: CurationResults,
+    selections: Sequence[Selection],
+    splits: Mapping[str, str],
+) -> dict[str, Any]:
+    """What people read of a selection; returns what `report.json` says of it."""
     from avatar_v_data.curation.report import write_report  # brings matplotlib
 
     for selection in selections:
         sure = run.plan.sure(selection.tier)
-        write_manifest(out / f"{selection.tier}.jsonl", selection, sure)
+        write_manifest(out / f"{selection.tier}.jsonl", selection, sure, splits)
     write_clips(out / CLIPS_FILE, found, selections)
-    report = {
+    paths = {task.recording.name: Path(task.recording.path) for task in run.tasks}
+    write_report(out, paths, found, selections, run.plan.limits, run.plan.grouping.same_person)
+    return {
         "footage": str(run.footage),
         "footage_s": found.footage_s,
         "failed": found.failed,
@@ -227,10 +277,8 @@ def _write_reports(
         },
         "tiers": {s.tier: [asdict(step) for step in s.steps] for s in selections},
         "dropped": {s.tier: s.dropped for s in selections},
+        "splits": splits,
     }
-    write_text_atomically(out / REPORT_FILE, json.dumps(report, indent=1))
-    paths = {task.recording.name: Path(task.recording.path) for task in run.tasks}
-    write_report(out, paths, found, selections, run.plan.limits)
 
 
 def _samples(
@@ -276,8 +324,15 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
     if lacking := [name for name in ASKED if name not in stages]:
         raise ValueError(f"plan {plan}: no stage {lacking[0]!r}, which choosing clips needs")
     sources, _ = find_sources(footage, None, "file")
-    recordings = [FootageRecording.of(Path(source.path), source.name) for source in sources]
-    run = Curated(folder, footage, known, tuple(desired(known, recordings)))
+    recordings = [
+        FootageRecording.of(Path(source.path), source.name)
+        for source in sources
+        if not source.name.lower().endswith(NO_FOOTAGE)
+    ]
+    if not recordings:
+        raise ValueError(f"{footage}: holds no videos, only pictures and sound")
+    tasks = tuple(desired(known, recordings))
+    run = Curated(folder, footage, known, tasks, _found_again(plan))
     if not known.first or not (folder / RUN_FILE).is_file():
         return run
     keys = {

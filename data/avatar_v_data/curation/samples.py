@@ -68,6 +68,7 @@ class SampleStage(Stage):
     needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
     uses: ClassVar[tuple[str, ...]] = ("sync",)
     whole: ClassVar[bool] = False
+    numbers: ClassVar[tuple[str, ...]] = ("samples",)
 
     def __post_init__(self) -> None:
         num_latents(self.num_frames)

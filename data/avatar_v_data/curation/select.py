@@ -7,7 +7,7 @@ sync is sure of it, and the import moves it back.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from avatar_v_data.curation.balance import balanced, largest_share
 from avatar_v_data.curation.plan import Balance, Limit
 from avatar_v_data.curation.stages import seconds
 from avatar_v_data.curation.sync import sound_late
-from avatar_v_data.curation.table import CurationResults, clip_name
+from avatar_v_data.curation.table import CurationResults, clip_name, shows_background
+from avatar_v_data.import_plan import SPLITS, split_persons
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
@@ -75,7 +76,7 @@ def select(
     recording that the run has not.
 
     `NUM_SCENES` is counted last, of the clips that are left: a person whose other scenes were
-    dropped has none to draw a reference from.
+    dropped has none to draw a reference from, and neither has a clip that shows a head alone.
     """
     left: list[Clip] = list(found.clips)
     steps = [FunnelStep("footage", 0, found.footage_s), _step("clips", left)]
@@ -84,7 +85,7 @@ def select(
     named = [name for name, ends in groups.items() if not ends and left and name in left[0]]
     for column in (*limits, *(name for name in groups if name not in named)):
         if left and column not in known and not (column == NUM_SCENES and column in limits):
-            names = ", ".join([*known, NUM_SCENES])
+            names = ", ".join(dict.fromkeys([*known, NUM_SCENES]))
             raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")
     lost: dict[str, list[Clip]] = {}
 
@@ -106,9 +107,13 @@ def select(
     keep("no copies", Limit(max=0.0), lambda clip: float(bool(clip["copy_of"])))
     if limit := limits.get(NUM_SCENES):
         scenes: dict[str, set[str]] = {}
-        for clip in left:
+        for clip in filter(shows_background, left):
             scenes.setdefault(clip["person"], set()).add(clip["scene"])
-        keep(f"{NUM_SCENES} {limit}", limit, lambda clip: float(len(scenes[clip["person"]])))
+
+        def num_scenes(clip: Clip) -> float:
+            return float(len(scenes[clip["person"]])) if shows_background(clip) else 0.0
+
+        keep(f"{NUM_SCENES} {limit}", limit, num_scenes)
     if balance:
         before = largest_share(left, balance)
         left = balanced(left, balance)
@@ -118,8 +123,26 @@ def select(
     return Selection(tier, tuple(left), tuple(steps), lost)
 
 
-def write_manifest(path: Path, selection: Selection, sure: float | None) -> None:
-    """One line a clip, for `avatar-v-data import --manifest`. ``sure``: see `CurationPlan.sure`."""
+def split_tiers(persons: Mapping[str, Collection[str]], share: float, seed: int) -> dict[str, str]:
+    """Each person's split, the same in all tiers: ``share`` of a tier's persons are validation. The
+    tier with the fewest persons is drawn first. ValueError for a tier that has one split alone."""
+    splits: dict[str, str] = {}
+    for own in sorted((set(own) for own in persons.values() if own), key=len):
+        splits |= split_persons(own, share, seed, splits)
+    for tier, own in persons.items():
+        if len(found := {splits[person] for person in own}) == 1:
+            words = f"--validation {share:g}: all {len(set(own))} persons of tier {tier} are drawn"
+            raise ValueError(
+                f"{words} for {found.pop()}: select it alone (--tiers), or leave it out"
+            )
+    return splits
+
+
+def write_manifest(
+    path: Path, selection: Selection, sure: float | None, splits: Mapping[str, str]
+) -> None:
+    """One line a clip, for `avatar-v-data import --manifest`. ``sure``: see `CurationPlan.sure`.
+    ``splits``: of persons, where some are asked; others are for training."""
     lines = [
         json.dumps(
             {
@@ -129,6 +152,7 @@ def write_manifest(path: Path, selection: Selection, sure: float | None) -> None
                 "sound_late": sound_late(clip, sure),
                 "person": clip["person"],
                 "scene": clip["scene"],
+                **({"split": splits.get(clip["person"], SPLITS[0])} if splits else {}),
                 **({"caption": clip["caption"]} if "caption" in clip else {}),
             }
         )

@@ -28,6 +28,7 @@ class SoundQualityStage(SoundScorer):
     name: ClassVar[str] = "sound_quality"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("speech", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("snr_db", "clipped_share", "bandwidth_hz")
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         sound = clip.sound(seen.audio)

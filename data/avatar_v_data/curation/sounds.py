@@ -37,6 +37,7 @@ class SoundStage(SoundScorer):
     name: ClassVar[str] = "sounds"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("sound_",)
 
     def weights(self) -> str:
         for folder in self.models:

@@ -161,6 +161,13 @@ class Stage(ABC):
     """Stages whose results this one reads."""
     uses: ClassVar[tuple[str, ...]] = ()
     """And those that it reads where the plan has them."""
+    numbers: ClassVar[tuple[str, ...]] = ()
+    """Columns of each clip that a limit can name; one that ends in "_" stands for all that begin
+    so, whose names weights say."""
+    texts: ClassVar[tuple[str, ...]] = ()
+    """Those that are words."""
+    vectors: ClassVar[tuple[str, ...]] = ()
+    """Those that are unit vectors."""
     whole: ClassVar[bool] = True
     """Whether a recording whose frames end in an error has no result."""
 

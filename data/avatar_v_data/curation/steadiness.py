@@ -43,6 +43,7 @@ class SteadinessStage(ClipScorer):
     name: ClassVar[str] = "steadiness"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("shake", "repeats", "light_change", "light_flicker")
 
     def score(self, clip: Clip, seen: Seen) -> Result:
         frames, found = clip.stacked(), seen.results["faces"]["boxes"]

@@ -41,6 +41,7 @@ class SyncStage(ClipScorer):
     name: ClassVar[str] = "sync"
     version: ClassVar[int] = 3
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("sync_offset", "sync_confidence", "sync_drift")
 
     def weights(self) -> str:
         if self.critic == WORLD:

@@ -56,6 +56,11 @@ def clip_name(clip: Mapping[str, Any]) -> str:
     return f"{clip['file']}:{clip['start']}-{clip['stop']}"
 
 
+def shows_background(clip: Mapping[str, Any]) -> bool:
+    """Whether something is seen beside the head: without it no room is told from another."""
+    return any(cell is not None for cell in clip.get("background", (0,)))
+
+
 def _rows(name: str, results: Mapping[str, Result]) -> list[dict[str, Any]]:
     """The columns of all stages that have some of each clip."""
     rows = []

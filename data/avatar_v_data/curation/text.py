@@ -32,6 +32,8 @@ class TextStage(ClipScorer):
     name: ClassVar[str] = "text"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("text", "text_on_face")
+    texts: ClassVar[tuple[str, ...]] = ("text_read",)
 
     @property
     def side(self) -> int:

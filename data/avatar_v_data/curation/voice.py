@@ -36,6 +36,8 @@ class VoiceStage(SoundScorer):
     name: ClassVar[str] = "voice"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("speech", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("voice_spread", "speakers", "second_voice_share")
+    vectors: ClassVar[tuple[str, ...]] = ("voice",)
 
     def weights(self) -> str:
         return voice.weights_hash()

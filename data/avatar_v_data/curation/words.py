@@ -37,6 +37,8 @@ class WordStage(SoundScorer):
     name: ClassVar[str] = "words"
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("speech", "clips")
+    numbers: ClassVar[tuple[str, ...]] = ("num_words", "words_per_s", "word_confidence")
+    texts: ClassVar[tuple[str, ...]] = ("transcript",)
 
     def weights(self) -> str:
         if self.model:

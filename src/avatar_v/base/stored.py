@@ -123,7 +123,8 @@ def _read(adapter: TypeAdapter, value: Any, where: str | Path) -> Any:
         if kind in _KEYS:
             beside = [f for f in faults if f["loc"][:-1] == place[:-1]]
             keys = ((n, sorted(f["loc"][-1] for f in beside if f["type"] == n)) for n in _KEYS)
-            said, place = ": " + ", ".join(f"{_KEYS[n]} {names}" for n, names in keys), place[:-1]
+            words = (f"{_KEYS[n]} {names}" for n, names in keys if names)
+            said, place = ": " + ", ".join(words), place[:-1]
         elif "error" in more:  # of a dataclass
             said = f": {more['error']}"
         else:

@@ -52,6 +52,17 @@ def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
         checks.count(f"trainer.{name}", trainer[name])
 
 
+def check_warmup(model: Mapping[str, Any], max_steps: int) -> None:
+    """ValueError for a warm-up that `warmup_cosine` would refuse, once the networks are loaded."""
+    optim = (model.get("init_args") or {}).get("optim")
+    num = optim.get("num_warmup_steps") if isinstance(optim, Mapping) else None
+    if isinstance(num, int) and 0 < max_steps <= num:
+        raise ValueError(
+            f"trainer.max_steps {max_steps} ends within the warm-up of {num} steps: pass "
+            f"--model.init_args.optim.num_warmup_steps {max_steps // 10}, or train for longer"
+        )
+
+
 def check_devices(trainer: Mapping[str, Any]) -> None:
     """ValueError for devices that this machine lacks, and for a backend of attention or kernels
     that are asked for and do not run on them."""

@@ -33,7 +33,12 @@ from avatar_v.base.interrupts import interrupted, is_ignored
 from avatar_v.base.outside import check_yaml
 from avatar_v.base.words import notice
 from avatar_v.parallel.launched import Follower, no_rank_alone, watch_ranks
-from avatar_v.recipe.before import check_devices, check_experiment_log, check_trainer
+from avatar_v.recipe.before import (
+    check_devices,
+    check_experiment_log,
+    check_trainer,
+    check_warmup,
+)
 from avatar_v.recipe.checkpoint_file import check_checkpoint, check_layout, check_left, newest_whole
 from avatar_v.recipe.checkpoint_writer import WholeCheckpoints
 from avatar_v.recipe.closing import checkpoints, last_checkpoint, what_is_left, where_to_go_on
@@ -125,8 +130,11 @@ class RecipeCLI(LightningCLI):
         """A checkpoint says nothing about the recipe. (LightningCLI reads settings from it.)"""
 
     def before_instantiate_classes(self) -> None:
-        trainer = self._settings()["trainer"]
+        settings = self._settings()
+        trainer = settings["trainer"]
         check_trainer(trainer, trains=self.subcommand == "fit")
+        if self.subcommand == "fit":
+            check_warmup(settings["model"], trainer["max_steps"])
         check_devices(trainer)
         self._avoid_emulated_bf16()
 

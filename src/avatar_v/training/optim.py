@@ -162,7 +162,7 @@ def warmup_cosine(optimizer: torch.optim.Optimizer, optim: Optim, num_steps: int
     if not 0 <= optim.num_warmup_steps < num_steps:
         raise ValueError(
             f"a warm-up of {optim.num_warmup_steps} steps does not fit training of {num_steps}: "
-            "see optim.num_warmup_steps of the stage"
+            "see --model.init_args.optim.num_warmup_steps"
         )
 
     def factor(step: int) -> float:
