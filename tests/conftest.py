@@ -29,7 +29,7 @@ def checked(made: Any = None, *, typechecker: Callable) -> Any:
     kinds = {kind for hint in hints for kind in kinds_of(hint)}
     if not inspect.isfunction(made) or inspect.isgeneratorfunction(made) or str in kinds:
         return jaxtyped(made, typechecker=typechecker)
-    plain = typechecker(made) if hints else made
+    plain = as_type_error(made) if hints else made  # as an argument that is lacking
     if AbstractArray not in kinds:
         return plain
 
@@ -57,6 +57,9 @@ def kinds_of(hint: object) -> Iterator[type]:
 SHAPES = jaxtyped("context")
 """Sizes of one call, by the names of their axes."""
 if importlib.util.find_spec("beartype"):  # a rented machine does without
+    from beartype import BeartypeConf, beartype
+
+    as_type_error = beartype(conf=BeartypeConf(violation_type=TypeError))
     jaxtyping.jaxtyped = checked
     install_import_hook(["avatar_v", "avatar_v_data"], "beartype.beartype")
 if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():

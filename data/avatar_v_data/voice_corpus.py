@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from avatar_v.base import checks
 from avatar_v.base.paths import whole_file
 from avatar_v.base.seeds import derive, stream
 from avatar_v.engines.script import split_sentences
@@ -92,6 +93,9 @@ def make_corpus(
     """
     if shutil.which("flite") is None or importlib.util.find_spec("pyworld") is None:
         raise ValueError(NEEDS)
+    checks.count("--voices", num_voices)
+    checks.count("--sentences", num_sentences)
+    checks.count("--first", first, least=0)
     numbers = range(RANGES[split].start + first, RANGES[split].start + first + num_voices)  # pyright: ignore[reportArgumentType]
     if split_of(numbers[0]) != split or split_of(numbers[-1]) != split:
         raise ValueError(f"{split} has {len(RANGES[split])} voices")  # pyright: ignore[reportArgumentType]

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from avatar_v.base.options import at_once
+from avatar_v.base.outside import read_text
 from avatar_v.base.progress import progress_bar
 
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
             args.voices,
             args.sentences,
             first=args.first,
-            texts=Path(args.texts).read_text("utf-8").splitlines() if args.texts else None,
+            texts=read_text(args.texts, what="text").splitlines() if args.texts else None,
             num_workers=args.workers,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )

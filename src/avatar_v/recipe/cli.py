@@ -18,6 +18,7 @@ Recipes merge left to right before LightningCLI sees them:
 """
 
 import argparse
+import importlib.util
 import itertools
 import os
 import re
@@ -68,6 +69,8 @@ def run_words(command: str, words: Sequence[str]) -> int:
         if not recipes:
             raise ValueError("run needs a recipe: avatar-v run recipes/2_a2v.yaml [overlay] [...]")
         if is_of_trl(recipes[0]):
+            if importlib.util.find_spec("trl") is None:
+                raise ValueError(f"{recipes[0]} needs trl: pip install 'avatar_v[voices]'")
             from avatar_v.voices.sft import run_recipe
 
             return run_recipe(recipes, rest)

@@ -27,6 +27,7 @@ from avatar_v.base.states import check_state, read_tensors
 from avatar_v.base.stored import built
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
+WEIGHTS_FILE = "model.safetensors"
 HOP, SPAN = 160, 640
 """Samples from one spectrum to the next, and that one covers."""
 PARTS = SAMPLES_PER_FRAME // HOP
@@ -185,14 +186,14 @@ class VoiceCodec(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(asdict(self.config), indent=1) + "\n")
         state = {name: value.half().contiguous() for name, value in self.state_dict().items()}
-        save_file(state, folder / "model.safetensors")
+        save_file(state, folder / WEIGHTS_FILE)
 
     @classmethod
     def load(cls, folder: str | Path) -> "VoiceCodec":
         """Frozen. ValueError for a folder that holds none."""
         path = Path(folder) / "config.json"
         config = built(CodecConfig, read_json(path), where=path)
-        codec, path = cls(config), Path(folder) / "model.safetensors"
+        codec, path = cls(config), Path(folder) / WEIGHTS_FILE
         state = {name: value.float() for name, value in read_tensors(path).items()}
         check_state(codec.state_dict(), state, where=path)
         codec.load_state_dict(state)

@@ -5,6 +5,7 @@ A recipe is a file of YAML: ``corpus``, ``validation``, ``codec``, ``model`` (si
 """
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,20 +14,32 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from datasets import Dataset, load_from_disk
+from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerFast
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from avatar_v.base import checks
+from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.progress import progress_bar
 from avatar_v.base.seeds import stream
-from avatar_v.voices.codec import VoiceCodec
-from avatar_v.voices.model import SpeakerParts, VoiceModel, fresh_llama, vocabulary_of
+from avatar_v.base.states import read_tensors
+from avatar_v.critics.frozen import hash_files
+from avatar_v.voices.codec import WEIGHTS_FILE, VoiceCodec
+from avatar_v.voices.corpus import corpus_files
+from avatar_v.voices.model import (
+    SPEAKER_FILE,
+    SpeakerParts,
+    VoiceModel,
+    fresh_llama,
+    vocabulary_of,
+)
 from avatar_v.voices.sequences import EncodedVoice, encode_voices, sequence
 from avatar_v.voices.tokens import END, PAD, START, Vocabulary
 
 MODEL, SEQUENCES, CHECKPOINTS = "voice", "sequences", "checkpoints"
+MADE_OF = "made_of.json"
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ def run_recipe(recipes: Sequence[str], options: Sequence[str]) -> int:
     folder = train(
         SftRecipe(**{name: made[name] for name in names}), resume=found.ckpt_path is not None
     )
-    print(f"the model is in {folder}: avatar-v voice me.wav --engine {folder} --out me.voice")
+    print(f"the model is in {folder}, a folder for avatar-v voice --engine")
     return 0
 
 
@@ -105,6 +118,8 @@ def train(recipe: SftRecipe, *, resume: bool = False) -> Path:
         processing_class=number_tokenizer(vocabulary_of(codec)),
     )
     trainer.train(resume_from_checkpoint=resume or None)
+    if not all(bool(weight.isfinite().all()) for weight in llama.parameters()):
+        raise ValueError(f"the weights are not finite, and nothing is written to {out / MODEL}")
     with whole_folder(out / MODEL) as partial:
         VoiceModel(llama.float().eval(), speaker, codec).save(partial)
     return out / MODEL
@@ -142,8 +157,9 @@ def number_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
 
 
 def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict[str, Dataset]]:
-    """Sequences of both folders; kept in the run's folder, since encoding takes minutes."""
-    folder = Path(recipe.out) / SEQUENCES
+    """Sequences of both folders; kept in the run's folder, since encoding takes minutes. ValueError
+    where those that are kept were made of something else."""
+    folder, made_of = Path(recipe.out) / SEQUENCES, _made_of(recipe)
     if not folder.is_dir():
         encoded = {
             name: _encoded(path, codec, name)
@@ -154,13 +170,28 @@ def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict
         with whole_folder(folder) as partial:
             for name, voices in encoded.items():
                 passes = recipe.passes if name == "train" else 1
-                _rows(vocabulary_of(codec), voices, speaker, passes, recipe.seed).save_to_disk(
-                    partial / name
-                )
-            torch.save(speaker.centres, partial / "centres.pt")
-    centres = torch.load(folder / "centres.pt", weights_only=True)
+                rows = _rows(vocabulary_of(codec), voices, speaker, passes, recipe.seed)
+                rows.save_to_disk(partial / name)
+            save_file({"centres": speaker.centres}, partial / SPEAKER_FILE)
+            (partial / MADE_OF).write_text(json.dumps(made_of, indent=1), "utf-8")
+    if read_json(folder / MADE_OF) != made_of:
+        raise ValueError(
+            f"{folder} was made of another codec, corpus, seed or passes: remove it, or choose "
+            "another --out"
+        )
     data = {name: load_from_disk(str(folder / name)) for name in ("train", "validation")}
+    centres = read_tensors(folder / SPEAKER_FILE)["centres"]
     return SpeakerParts(centres), data  # pyright: ignore[reportReturnType]
+
+
+def _made_of(recipe: SftRecipe) -> dict[str, Any]:
+    """What decides the sequences."""
+    corpora = {
+        name: {path.name: path.stat().st_size for path in corpus_files(folder)}
+        for name, folder in (("train", recipe.corpus), ("validation", recipe.validation))
+    }
+    weights = hash_files([Path(recipe.codec) / name for name in ("config.json", WEIGHTS_FILE)])
+    return {"corpora": corpora, "codec": weights, "seed": recipe.seed, "passes": recipe.passes}
 
 
 def _encoded(path: str, codec: VoiceCodec, name: str) -> list[EncodedVoice]:
