@@ -89,8 +89,9 @@ def test_a_cluster_may_have_thousands_of_workers_and_this_machine_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # it is not installed
-    (tmp_path / "a.mp4").write_bytes(b"x")
-    words = ["curate", str(tmp_path), "--out", str(tmp_path / "out"), "--plan", "world"]
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films" / "a.mp4").write_bytes(b"x")
+    words = ["curate", str(tmp_path / "films"), "--out", str(tmp_path / "out"), "--plan", "world"]
     assert main([*words, "--workers", "2000"]) == 2
     assert "--workers is a whole number from 1 to" in capsys.readouterr().err
     assert main([*words, "--workers", "2000", "--ray", "auto"]) == 2

@@ -114,7 +114,7 @@ def test_what_is_known_is_stored_beside_the_weights(tmp_path: Path) -> None:
     assert VideoVAE.from_pretrained(tmp_path).known == tiny.known
     assert VideoVAE.from_pretrained(tmp_path).hash() == tiny.hash()
     (tmp_path / "known.json").write_text(json.dumps({"least_db": "15"}))
-    with pytest.raises(ValueError, match=r"known\.json: unknown keys"):
+    with pytest.raises(ValueError, match=r"known\.json: missing keys"):
         VideoVAE.from_pretrained(tmp_path)
 
 
