@@ -1,6 +1,7 @@
 """Recorded speech with its phonemes in time, as Parquet: one row a sentence."""
 
 import importlib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,9 @@ def read_recordings(files: Sequence[Path]) -> Iterator[Recording]:
 def world() -> Any:
     """The package pyworld, whose functions have no types. ValueError where it is missing."""
     try:
-        return importlib.import_module("pyworld")
+        with warnings.catch_warnings():  # of the way in which it looks for its own version
+            warnings.simplefilter("ignore", UserWarning)
+            return importlib.import_module("pyworld")
     except ImportError as error:
         raise ValueError("pitch needs pyworld: pip install 'avatar_v[voices]'") from error
 
