@@ -5,14 +5,14 @@ import importlib.util
 import inspect
 import os
 import signal
-from collections.abc import Callable, Iterator
-from functools import partial, wraps
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, ForwardRef, Literal, get_args, get_origin
+from typing import Any, ForwardRef, get_args
 
 import jaxtyping
 import pytest
-from jaxtyping import AbstractArray, install_import_hook, jaxtyped
+from jaxtyping import install_import_hook, jaxtyped
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; children too
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -20,46 +20,27 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def checked(made: Any = None, *, typechecker: Callable) -> Any:
-    """`jaxtyped`, which the hook puts before everything that is defined, in half of its time: by
-    itself it checks what is given before a call and again with what is returned, and binds it to
-    its names, which shapes may mention ("{n}")."""
+    """`jaxtyped`, which the hook puts before everything that is defined, in its older form: it
+    checks a call once, not what is given before it and all again behind it. That form does not know
+    generators, nor types in quotes."""
     if made is None:
         return partial(checked, typechecker=typechecker)
-    hints = getattr(made, "__annotations__", {}).values()
-    kinds = {kind for hint in hints for kind in kinds_of(hint)}
-    if not inspect.isfunction(made) or inspect.isgeneratorfunction(made) or str in kinds:
+    hints = list(getattr(made, "__annotations__", {}).values())
+    if not inspect.isfunction(made) or inspect.isgeneratorfunction(made) or has_quotes(hints):
         return jaxtyped(made, typechecker=typechecker)
-    plain = as_type_error(made) if hints else made  # as an argument that is lacking
-    if AbstractArray not in kinds:
-        return plain
-
-    @wraps(made)
-    def call(*args: Any, **options: Any) -> Any:
-        with SHAPES:
-            return plain(*args, **options)
-
-    return call
+    return jaxtyped(as_type_error(made), typechecker=None)
 
 
-def kinds_of(hint: object) -> Iterator[type]:
-    """AbstractArray for a type with a shape, and ``str`` for what jaxtyping has to resolve: a name
-    in quotes, and a shape that mentions an argument; wherever in a hint they are."""
-    if isinstance(hint, str | ForwardRef):
-        yield str
+def has_quotes(hint: Any) -> bool:
+    """Whether some part of a type is a text."""
     parts = hint if isinstance(hint, list) else get_args(hint)
-    if not parts and isinstance(hint, type) and issubclass(hint, AbstractArray):
-        yield str if "{" in hint.dim_str else AbstractArray
-    if get_origin(hint) is not Literal:
-        for part in parts:
-            yield from kinds_of(part)
+    return isinstance(hint, str | ForwardRef) or any(map(has_quotes, parts))
 
 
-SHAPES = jaxtyped("context")
-"""Sizes of one call, by the names of their axes."""
 if importlib.util.find_spec("beartype"):  # a rented machine does without
     from beartype import BeartypeConf, beartype
 
-    as_type_error = beartype(conf=BeartypeConf(violation_type=TypeError))
+    as_type_error = beartype(conf=BeartypeConf(violation_type=TypeError))  # as Python's own
     jaxtyping.jaxtyped = checked
     install_import_hook(["avatar_v", "avatar_v_data"], "beartype.beartype")
 if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():

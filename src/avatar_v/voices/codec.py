@@ -1,11 +1,10 @@
 """A codec of speech: 25 frames a second, each a few codes of residual codebooks, at 16 kHz.
 
-The encoder sees log-mel spectra, the quantiser is DAC's (Kumar et al. 2023, transformers' class),
-and the decoder gives magnitudes and phases of short spectra, whose inverse is the sound (Vocos,
-Siuzdak 2023). All its convolutions run at 100 Hz or less: a pass with its gradient took a ninth of
-the processor's time of transformers' DAC of the same bit rate and like size (7 pairs, 7.6 to 9.6
-times), whose convolutions run at the rate of the sound. The decoder's look into the past alone, so
-that sound can be made while codes come.
+The encoder sees log-mel spectra. The quantiser is DAC's (Kumar et al. 2023; transformers' class).
+The decoder gives magnitudes and phases of short spectra, whose inverse is the sound (Vocos, Siuzdak
+2023). No convolution runs at more than 100 Hz, where those of DAC itself run at 16 kHz: steps of
+training are cheaper on a processor. The decoder needs no later frame than the next one, so sound is
+made while codes come.
 """
 
 import json
