@@ -136,7 +136,7 @@ def mel_powers(audio: Float[Tensor, " s"]) -> Float[Tensor, "t 40"]:
     spectrum = torch.stft(
         audio, SPAN, STEP, window=window, center=True, pad_mode="constant", return_complex=True
     )
-    return spectrum.abs().square().T @ _filters().to(audio.device)
+    return spectrum.abs().square().T @ mel_filters(SPAN, NUM_MELS).to(audio.device)
 
 
 def levelled(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
@@ -151,10 +151,10 @@ def _encoder() -> VoiceEncoder:
 
 
 @cache
-def _filters() -> Float[Tensor, "bin 40"]:
+def mel_filters(span: int, num: int) -> Float[Tensor, "bin m"]:
+    """Weights of mel bands over the bins of spectra of ``span`` samples at 16 kHz."""
     from transformers.audio_utils import mel_filter_bank
 
-    bank = mel_filter_bank(
-        SPAN // 2 + 1, NUM_MELS, 0.0, SAMPLE_RATE_HZ / 2, SAMPLE_RATE_HZ, "slaney", "slaney"
-    )
+    high = SAMPLE_RATE_HZ / 2
+    bank = mel_filter_bank(span // 2 + 1, num, 0.0, high, SAMPLE_RATE_HZ, "slaney", "slaney")
     return torch.from_numpy(bank).float()

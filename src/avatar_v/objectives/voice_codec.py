@@ -7,19 +7,15 @@ since Encodec (Défossez et al. 2022). One update of the discriminators, then on
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import lightning as L
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from avatar_v.base import checks
-from avatar_v.base.progress import track
-from avatar_v.objectives.epochs import random_loader
+from avatar_v.critics.voice import mel_filters
 from avatar_v.training.adversarial import DISCRIMINATOR, Adversarial
 from avatar_v.training.batch import Draws, Logs
 from avatar_v.training.engine import Engine
@@ -28,13 +24,11 @@ from avatar_v.training.roles import STUDENT, Role, Updates
 from avatar_v.training.subject import Subject
 from avatar_v.training.windows import value_at
 from avatar_v.types import SAMPLES_PER_FRAME
-from avatar_v.voices.codec import CodecConfig, Quantised, Sound, VoiceCodec, mel_filters
-from avatar_v.voices.corpus import corpus_files, read_recordings
+from avatar_v.voices.codec import CodecConfig, Quantised, Sound, VoiceCodec
+from avatar_v.voices.discriminator import SpectrumDiscriminator
 
 SPANS = ((256, 40), (512, 64), (1024, 80), (2048, 96))
 """Samples of a spectrum and its mel bands, of the distance."""
-JUDGED = (400, 960)
-"""Samples of the spectra that discriminators see."""
 FEATURE_SPREAD = 1e-3
 REVIVED_EVERY = 10
 """Steps, after which codes without use are moved."""
@@ -67,40 +61,6 @@ class SoundWindows:
     @property
     def num_tokens(self) -> int:
         return self.sound.numel() // SAMPLES_PER_FRAME
-
-
-class SpectrumDiscriminator(nn.Module):
-    """Logits of parts of the complex spectra of sounds, and the feature maps below them."""
-
-    def __init__(self, width: int, num_layers: int) -> None:
-        super().__init__()
-        self.judges = nn.ModuleList(self._judge(width, num_layers) for _ in JUDGED)
-
-    @staticmethod
-    def _judge(width: int, num_layers: int) -> nn.ModuleList:
-        norm = nn.utils.parametrizations.weight_norm
-        layers = [norm(nn.Conv2d(2, width, (7, 3), (2, 1), (3, 1)))]
-        for number in range(num_layers - 1):
-            spread = 2**number
-            layers.append(norm(nn.Conv2d(width, width, (5, 3), (2, 1), (2, spread), (1, spread))))
-        return nn.ModuleList([*layers, norm(nn.Conv2d(width, 1, 3, padding=1))])
-
-    def forward(self, sound: Sound) -> list[list[Tensor]]:
-        """Of each resolution the feature maps, the logits last."""
-        found = []
-        for span, judge in zip(JUDGED, self.judges, strict=True):
-            window = torch.hann_window(span, device=sound.device)
-            spectra = torch.stft(
-                sound.float(), span, span // 4, window=window, return_complex=True,
-                normalized=True,
-            )  # fmt: skip
-            x, maps = torch.view_as_real(spectra).movedim(3, 1), []
-            layers = list(judge)  # pyright: ignore[reportArgumentType]
-            for layer in layers[:-1]:
-                x = F.leaky_relu(layer(x), 0.1)
-                maps.append(x)
-            found.append([*maps, layers[-1](x).float()])
-        return found
 
 
 class SoundSubject(Subject[SoundWindows]):
@@ -228,7 +188,7 @@ class MelDistance(nn.Module):
     def __init__(self, span: int, num_mels: int) -> None:
         super().__init__()
         self.span = span
-        self.register_buffer("mels", mel_filters(span, num_mels), persistent=False)
+        self.register_buffer("mels", mel_filters(span, num_mels).clone(), persistent=False)
         self.register_buffer("window", torch.hann_window(span), persistent=False)
 
     def forward(self, made: Sound, true: Sound) -> Float[Tensor, ""]:
@@ -250,67 +210,3 @@ def feature_maps_distance(fake: list[list[Tensor]], real: list[list[Tensor]]) ->
         for a, b in zip(made[:-1], true[:-1], strict=True)
     ]
     return torch.stack(terms).mean()
-
-
-class VoiceSounds(L.LightningDataModule):
-    """Windows of so many frames of a corpus in memory, at random; validation: the first of each.
-
-    Args:
-        train: folder of `avatar-v-data voices`, as is ``validation``.
-        batch_size: windows of a step.
-        batches_per_epoch: between validations.
-        num_frames: of a window.
-        louder_db: the loudness of each window is moved by up to so much.
-    """
-
-    def __init__(
-        self,
-        train: str,
-        validation: str,
-        batch_size: int,
-        batches_per_epoch: int,
-        num_frames: int = 32,
-        louder_db: float = 6.0,
-        seed: int = 0,
-    ) -> None:
-        super().__init__()
-        checks.count("batch_size", batch_size)
-        checks.count("batches_per_epoch", batches_per_epoch)
-        checks.count("num_frames", num_frames)
-        checks.number("louder_db", louder_db, least=0, most=40)
-        checks.seed("seed", seed)
-        self.folders = {"train": Path(train), "validation": Path(validation)}
-        self.batch_size, self.batches_per_epoch, self.seed = batch_size, batches_per_epoch, seed
-        self.length, self.louder_db = num_frames * SAMPLES_PER_FRAME, louder_db
-
-    def setup(self, stage: str) -> None:
-        self.train_sounds, self.validation_sounds = (
-            self._read(folder) for folder in self.folders.values()
-        )
-
-    def train_dataloader(self) -> DataLoader:
-        return random_loader(self._draw, self.batches_per_epoch, self.seed)
-
-    def val_dataloader(self) -> DataLoader:
-        firsts = torch.stack([sound[: self.length] for sound in self.validation_sounds])
-        return DataLoader(list(firsts.split(self.batch_size)), batch_size=None)  # pyright: ignore
-
-    def _draw(self, generator: torch.Generator) -> Sound:
-        chosen = torch.randint(len(self.train_sounds), (self.batch_size,), generator=generator)
-        rows = []
-        for number in chosen.tolist():
-            sound = self.train_sounds[number]
-            start = int(torch.randint(len(sound) - self.length + 1, (), generator=generator))
-            louder = 2 * torch.rand((), generator=generator) - 1
-            rows.append(sound[start : start + self.length] * 10 ** (self.louder_db * louder / 20))
-        return torch.stack(rows).clamp(-1, 1)
-
-    def _read(self, folder: Path) -> list[Tensor]:
-        found = []
-        for path in track(corpus_files(folder), f"reading {folder}"):
-            for one in read_recordings([path]):
-                if len(one.sound) >= self.length:
-                    found.append(torch.from_numpy(np.ascontiguousarray(one.sound)))
-        if not found:
-            raise ValueError(f"{folder}: no recording is {self.length} samples long")
-        return found

@@ -24,6 +24,7 @@ from transformers.models.dac.modeling_dac import DacResidualVectorQuantizer
 from avatar_v.base.outside import read_json
 from avatar_v.base.states import check_state, read_tensors
 from avatar_v.base.stored import built
+from avatar_v.critics.voice import mel_filters
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 WEIGHTS_FILE = "model.safetensors"
@@ -97,7 +98,7 @@ class VoiceCodec(nn.Module):
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
         self.config = c = config
-        self.register_buffer("mels", mel_filters(SPAN, NUM_MELS), persistent=False)
+        self.register_buffer("mels", mel_filters(SPAN, NUM_MELS).clone(), persistent=False)
         self.register_buffer("window", torch.hann_window(SPAN), persistent=False)
         self.encoder = nn.Sequential(
             nn.Conv1d(NUM_MELS, c.encoder_width, 7, padding=3),
@@ -209,19 +210,6 @@ def log_mel(
     )  # fmt: skip
     power = spectra.abs()[:, :, :-1]
     return (mels.T @ power).clamp_min(1e-5).log()
-
-
-def mel_filters(span: int, num: int) -> Float[Tensor, "bin m"]:
-    from transformers.audio_utils import mel_filter_bank
-
-    high = SAMPLE_RATE_HZ / 2
-    bank = mel_filter_bank(span // 2 + 1, num, 0.0, high, SAMPLE_RATE_HZ, "slaney", "slaney")
-    return torch.from_numpy(bank).float()
-
-
-def num_frames(samples: int) -> int:
-    """Frames of so many samples, the last one perhaps in part."""
-    return -(-samples // SAMPLES_PER_FRAME)
 
 
 assert SAMPLE_RATE_HZ == FRAME_RATE_HZ * SAMPLES_PER_FRAME
