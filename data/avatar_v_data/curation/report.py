@@ -177,7 +177,8 @@ def _persons(
         num_scenes = counted(len({clip["scene"] for clip in own}), "scene")
         words = f"{person}: {len(own)} clips, {num_scenes}, {column} at most {apart:.3f} apart"
         rows.append(f"<h4>{escape(words)}</h4>{''.join(_still(clip, stills) for clip in shown)}")
-    title = f"<h3>Persons</h3><p>Least alike first; up to {most:g} is one person.</p>"
+    words = f"Least alike first. Faces up to {most:g} apart count as one person."
+    title = f"<h3>Persons</h3><p>{words}</p>"
     return title + "".join(rows) if rows else ""
 
 
