@@ -1,9 +1,11 @@
 """Speech of many voices with its phonemes in time, to train voice codecs and language models on.
 
-Two kinds of voices, each a number: the drawn voices of the world's persons, and flite's four
-recorded speakers, whose pitch, its range, formants, breath and speed are moved by WORLD (Morise et
-al. 2016), so that four become as many as are asked for. Ranges of numbers, and sentences, belong to
-one split each (world/splits.py), so that no voice and no sentence of a test was trained on.
+Three kinds of voices, each a number: the drawn voices of the world's persons; flite's four recorded
+speakers; and espeak-ng for languages other than English. Pitch, its range, formants, breath and
+speed of the latter two are moved by WORLD (Morise et al. 2016), so that a few become as many as are
+asked for. So are sentences that have an emotion: by rules, from what studies of acted speech agree
+on (Murray and Arnott 1993). Ranges of numbers, and sentences, belong to one split each
+(world/splits.py), so that no voice and no sentence of a test was trained on.
 """
 
 import functools
@@ -15,18 +17,22 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from avatar_v.base import checks
 from avatar_v.base.paths import whole_file
 from avatar_v.base.seeds import derive, stream
 from avatar_v.engines.script import split_sentences
 from avatar_v.media.reading import read_audio
+from avatar_v.media.sound import resampled
 from avatar_v.types import SAMPLE_RATE_HZ
-from avatar_v.voices.corpus import PHONEMES, SILENCE, Recording, world, write_recordings
+from avatar_v.voices import espeak
+from avatar_v.voices.corpus import Recording, world, write_recordings
+from avatar_v.voices.phonemes import EMOTIONS, LANGUAGES, PHONEMES, SILENCE, from_ipa
 from avatar_v.world.lexicon import sentence, sentence_split
 from avatar_v.world.speech import say_sentences
 from avatar_v.world.splits import RANGES, split_of
@@ -35,6 +41,9 @@ from avatar_v.world.voice import sample_voice
 
 FLITE = ("awb", "kal16", "rms", "slt")
 NEEDS = "voices of flite need Debian's flite and `pip install 'avatar_v[voices]'`"
+HOW_TO_INSTALL = f"{espeak.HOW_TO_INSTALL} 'Faker>=40,<50'"
+FRAME_MS = 5.0
+"""Of WORLD."""
 PER_FILE = 20
 """Voices of one file."""
 _NEAREST = {"pau": SILENCE, "ax": "AH", "zh": "JH", "ssil": SILENCE}
@@ -42,16 +51,32 @@ _PROSE = re.compile(r"[A-Z][A-Za-z ,'’-]+[.!?:;]")
 _WORDS = range(4, 15)
 
 
+_LOCALES = {"de": "de_DE", "es": "es_ES", "it": "it_IT"}  # of Faker
+_ACCENTS = {"de": ("de",), "es": ("es", "es-419"), "it": ("it",)}
+_VARIANTS = ("", "+m1", "+m2", "+m3", "+m4", "+m6", "+m7", "+f1", "+f2", "+f3", "+f4", "+f5")
+
+
 @dataclass(frozen=True)
 class Morph:
-    """What WORLD changes of a recorded speaker."""
+    """What WORLD changes of speech."""
 
-    speaker: str
-    pitch: float  # factor
-    pitch_range: float  # factor of the spread around the mean, in logarithms
-    formants: float  # factor on frequencies of the envelope
-    breath: float  # power of the periodic part that becomes noise, 0 … 1
-    stretch: float  # of time
+    pitch: float = 1.0  # factor
+    pitch_range: float = 1.0  # factor of the spread around the mean, in logarithms
+    formants: float = 1.0  # factor on frequencies of the envelope
+    breath: float = 0.0  # power of the periodic part that becomes noise, 0 … 1
+    stretch: float = 1.0  # of time
+    brightness_db: float = 0.0  # at 8 kHz, in a line from 0 Hz
+    gain_db: float = 0.0
+
+
+FEELINGS = {
+    "glad": Morph(pitch=1.25, pitch_range=1.6, stretch=0.94, brightness_db=3, gain_db=2),
+    "sad": Morph(
+        pitch=0.92, pitch_range=0.6, breath=0.3, stretch=1.25, brightness_db=-6, gain_db=-4
+    ),
+    "angry": Morph(pitch=1.15, pitch_range=1.4, stretch=0.87, brightness_db=8, gain_db=4),
+}
+"""How speech differs from neutral speech, at full strength."""
 
 
 def sample_morph(number: int) -> Morph:
@@ -59,12 +84,24 @@ def sample_morph(number: int) -> Morph:
     rng = stream("morph", number)
     size = rng.uniform(-1, 1)
     return Morph(
-        speaker=FLITE[number // 2 % len(FLITE)],
         pitch=float(2 ** (0.45 * size + rng.normal(0, 0.12))),
         pitch_range=float(rng.uniform(0.5, 1.7)),
         formants=float(2 ** (0.2 * size + rng.normal(0, 0.05))),
         breath=float(rng.uniform(0, 0.35)),
         stretch=float(rng.uniform(0.8, 1.25)),
+    )
+
+
+def felt(emotion: str, strength: float) -> Morph:
+    """The morph of an emotion; ``strength``: 1 as in `FEELINGS`, 0 neutral."""
+    full = FEELINGS[emotion]
+    return Morph(
+        pitch=full.pitch**strength,
+        pitch_range=full.pitch_range**strength,
+        breath=full.breath * strength,
+        stretch=full.stretch**strength,
+        brightness_db=full.brightness_db * strength,
+        gain_db=full.gain_db * strength,
     )
 
 
@@ -81,6 +118,8 @@ def make_corpus(
     *,
     first: int = 0,
     texts: Sequence[str] | None = None,
+    languages: Sequence[str] = ("en",),
+    emotions: float = 0.0,
     num_workers: int = 1,
     on_progress: Callable[[int, int], None] = lambda done, num: None,
 ) -> None:
@@ -88,11 +127,19 @@ def make_corpus(
     one was stopped.
 
     ``first`` counts from the beginning of the split's range. ``texts``: what may be said, one
-    sentence each; None: prose of Python's documentation, the world's grammar, and words at random.
-    ValueError where flite or pyworld is missing, and for a range that the split has not.
+    sentence each, in English; None: prose of Python's documentation, the world's grammar, and words
+    at random. ``languages``: which the voices speak in turn. ``emotions``: the share of sentences
+    that have one. ValueError where flite, pyworld, espeak-ng or Faker is missing, and for a range
+    that the split has not.
     """
     if shutil.which("flite") is None or importlib.util.find_spec("pyworld") is None:
         raise ValueError(NEEDS)
+    for language in languages:
+        if language not in LANGUAGES:
+            raise ValueError(f"--languages: {language!r} is none of {', '.join(LANGUAGES)}")
+        if language in _LOCALES:
+            _check_language()
+    checks.share("--emotions", emotions)
     checks.count("--voices", num_voices)
     checks.count("--sentences", num_sentences)
     checks.count("--first", first, least=0)
@@ -104,7 +151,7 @@ def make_corpus(
     if not said:
         raise ValueError(f"no sentence of the texts belongs to {split}")
     out.mkdir(parents=True, exist_ok=True)
-    make = functools.partial(_write_part, out, num_sentences, said)
+    make = functools.partial(_write_part, out, num_sentences, said, tuple(languages), emotions)
     if num_workers == 1:
         for done, _ in enumerate(map(make, parts), 1):
             on_progress(done, len(parts))
@@ -115,24 +162,48 @@ def make_corpus(
             on_progress(done, len(parts))
 
 
-def _write_part(folder: Path, num: int, texts: Sequence[str], numbers: range) -> None:
-    path = folder / f"voices-{numbers[0]:07d}-{len(numbers)}x{num}.parquet"
+def _write_part(
+    folder: Path,
+    num: int,
+    texts: Sequence[str],
+    languages: tuple[str, ...],
+    emotions: float,
+    numbers: range,
+) -> None:
+    words = [] if languages == ("en",) else languages
+    words = [*words, *([f"felt{emotions:g}"] if emotions else [])]
+    name = "-".join([f"voices-{numbers[0]:07d}-{len(numbers)}x{num}", *words])
+    path = folder / f"{name}.parquet"
     if not path.is_file():
-        rows = [row for number in numbers for row in recordings(number, num, texts)]
+        rows = [
+            row
+            for number in numbers
+            for row in recordings(number, num, texts, languages[number % len(languages)], emotions)
+        ]
         with whole_file(path) as partial:
             write_recordings(partial, rows)
 
 
-def recordings(number: int, num: int, texts: Sequence[str]) -> Iterator[Recording]:
+def recordings(
+    number: int, num: int, texts: Sequence[str], language: str = "en", emotions: float = 0.0
+) -> Iterator[Recording]:
     """So many sentences in one voice. What flite or the drawn voice cannot say is passed over."""
     rng, made = stream("voice corpus", number), 0
+    feelings = stream("emotions", number)
     while made < num:
-        text = _text(rng, number, made, texts)
         seed = derive("voice corpus", number, made) % (1 << 31)
         try:
-            one = drawn(number, text, seed) if is_drawn(number) else recorded(number, text)
+            if language != "en":
+                one = foreign(number, language, seed)
+            elif is_drawn(number):
+                one = drawn(number, _text(rng, number, made, texts), seed)
+            else:
+                one = recorded(number, _text(rng, number, made, texts))
         except ValueError:
             continue
+        if feelings.random() < emotions:
+            emotion = EMOTIONS[1 + int(feelings.integers(len(EMOTIONS) - 1))]
+            one = with_emotion(one, emotion, float(feelings.uniform(0.7, 1.3)))
         made += 1
         yield one
 
@@ -152,10 +223,10 @@ def drawn(number: int, text: str, seed: int) -> Recording:
 
 def recorded(number: int, text: str) -> Recording:
     """A sentence by one of flite's speakers, moved to the voice of this number."""
-    morph = sample_morph(number)
+    morph, speaker = sample_morph(number), FLITE[number // 2 % len(FLITE)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.wav"
-        words = ["flite", "-voice", morph.speaker, "--setf", f"duration_stretch={morph.stretch}"]
+        words = ["flite", "-voice", speaker, "--setf", f"duration_stretch={morph.stretch}"]
         told = subprocess.run(
             [*words, "-t", text, "-o", str(path), "-psdur"],
             check=True, capture_output=True, text=True,
@@ -169,14 +240,47 @@ def recorded(number: int, text: str) -> Recording:
             raise ValueError(f"flite says {name}")
         phonemes.append(name)
         stops.append(float(stop))
+    moved = morphed(sound, replace(morph, stretch=1.0))  # flite itself speaks slower or faster
+    return Recording(number, f"{speaker} {number}", text, moved, tuple(phonemes), tuple(stops))
+
+
+def foreign(number: int, language: str, seed: int) -> Recording:
+    """A sentence of words of a language by espeak-ng, moved to the voice of this number."""
+    rng, morph = stream("foreign", seed), sample_morph(number)
+    accents = _ACCENTS[language]
+    voice = accents[number % len(accents)] + _VARIANTS[number // 2 % len(_VARIANTS)]
+    words = _foreign_words(language)
+    said = [words[i] for i in rng.integers(len(words), size=rng.integers(4, 10))]
+    if rng.random() < 0.3:
+        said[len(said) // 2] += ","
+    text = " ".join(said)
+    text = text[0].upper() + text[1:] + ".?!"[int(rng.choice(3, p=(0.8, 0.1, 0.1)))]
+    spoken = espeak.speak(text, voice, round(160 / morph.stretch))
+    phonemes = [from_ipa(name.strip(espeak.STRESS)) for name in spoken.phonemes]
+    if None in phonemes:
+        raise ValueError(f"espeak-ng says {spoken.phonemes}")
+    rate = SAMPLE_RATE_HZ
+    sound = resampled(torch.from_numpy(spoken.sound), spoken.rate_hz, rate).double().numpy()
+    moved = morphed(sound, replace(morph, stretch=1.0))
     return Recording(
-        number, f"{morph.speaker} {number}", text, morphed(sound, morph), tuple(phonemes),
-        tuple(stops),
+        number, f"espeak {voice} {number}", text, moved, tuple(map(str, phonemes)),
+        spoken.stops_s, language,
     )  # fmt: skip
 
 
+def with_emotion(one: Recording, emotion: str, strength: float) -> Recording:
+    """The same sentence, as it is said so."""
+    morph = felt(emotion, strength)
+    return replace(
+        one,
+        sound=morphed(one.sound.astype(np.float64), morph),
+        stops_s=tuple(stop * morph.stretch for stop in one.stops_s),
+        emotion=emotion,
+    )
+
+
 def morphed(sound: np.ndarray, morph: Morph) -> np.ndarray:
-    """The same speech in another voice, at the same times."""
+    """The same speech in another voice or manner."""
     pyworld = world()
     pitch, times = pyworld.dio(sound, SAMPLE_RATE_HZ)
     pitch = pyworld.stonemask(sound, pitch, times, SAMPLE_RATE_HZ)
@@ -189,10 +293,26 @@ def morphed(sound: np.ndarray, morph: Morph) -> np.ndarray:
         pitch[voiced] = np.exp(moved).clip(60, 500)
     bins = np.arange(envelope.shape[1])
     logs = np.log(envelope + 1e-16)
-    envelope = np.exp([np.interp(bins / morph.formants, bins, row) for row in logs])
+    logs = np.array([np.interp(bins / morph.formants, bins, row) for row in logs])
+    powers_db = morph.gain_db + morph.brightness_db * bins / bins[-1]
+    envelope = np.exp(logs + powers_db * np.log(10) / 10)
     noise = 1 - (1 - noise) * (1 - morph.breath)
-    made = pyworld.synthesize(pitch, envelope, noise, SAMPLE_RATE_HZ)[: len(sound)]
+    made = pyworld.synthesize(pitch, envelope, noise, SAMPLE_RATE_HZ, FRAME_MS * morph.stretch)
+    made = made[: round(len(sound) * morph.stretch)]
     return (made * min(1.0, 0.95 / max(np.abs(made).max(), 1e-9))).astype(np.float32)
+
+
+def _check_language() -> None:
+    if not espeak.is_available() or importlib.util.find_spec("faker") is None:
+        raise ValueError(f"other languages than English: {HOW_TO_INSTALL}")
+
+
+@functools.cache
+def _foreign_words(language: str) -> tuple[str, ...]:
+    """Common words of a language, as Faker knows them."""
+    from faker import Faker
+
+    return tuple(sorted(set(Faker(_LOCALES[language]).get_words_list())))
 
 
 @functools.cache

@@ -16,6 +16,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--split", default="train", choices=["train", "validation", "test"])
     add("--first", type=int, default=0, help="number of the first voice of the split")
     add("--texts", help="a file of sentences, one a line (default: some are made)")
+    add(
+        "--languages", nargs="+", default=["en"], help="that the voices speak in turn (default: en)"
+    )
+    add("--emotions", type=float, default=0.0, help="share of sentences with one (default: 0)")
     add("--workers", type=at_once, default=1, help="processes (default: 1)")
 
 
@@ -31,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
             args.sentences,
             first=args.first,
             texts=read_text(args.texts, what="text").splitlines() if args.texts else None,
+            languages=args.languages,
+            emotions=args.emotions,
             num_workers=args.workers,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import indexed_weights
+from avatar_v.engines.manner import has_marks
 from avatar_v.engines.script import read_script, split_sentences
 from avatar_v.engines.voices import DRAWN, drawn_number, is_drawn, is_voice_file
 from avatar_v.safety import policy
@@ -61,10 +62,18 @@ CLONING = {
 """Models that continue a prompt (cloning.py)."""
 
 
+ONLY_OURS = (
+    "languages and emotions, as in [de] or [sad], are followed by a .voice of a model of "
+    "recipes/voices alone"
+)
+
+
 def check_script(script: str, voice: str, engine: str | None = None) -> None:
     """ValueError for a script that cannot be read or said, and for a voice that is none."""
     text = read_script(script)
     check_voice(voice, engine)
+    if has_marks(text) and not is_voice_file(voice):
+        raise ValueError(f"--script: {ONLY_OURS}")
     if is_drawn(voice):
         split_sentences(text)
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.engines.cloning import load_engine, say_pieces
+from avatar_v.engines.manner import split_manners
 from avatar_v.engines.stored_voice import PAUSE_S, SENTENCE, drawing
 from avatar_v.engines.voice_file import read_voice
 from avatar_v.media.sound import resampled
@@ -42,9 +43,12 @@ class ClonedVoice:
         whole sentences; and the pause behind each. ValueError for one of which the model says
         nothing."""
         pause = torch.zeros(round(PAUSE_S * SAMPLE_RATE_HZ))
-        for number, part in enumerate(split_pieces(text)):
+        parts = [
+            (manner, piece) for manner, part in split_manners(text) for piece in split_pieces(part)
+        ]
+        for number, (manner, part) in enumerate(parts):
             with drawing("cloned voice", seed, number):
-                sounds = say_pieces(self.model, part, self.prompt)
+                sounds = say_pieces(self.model, part, self.prompt, manner)
             is_said = False
             for sound in sounds:
                 is_said = len(sound) > 0 and bool(torch.isfinite(sound).all())

@@ -17,10 +17,13 @@ from torch import Tensor
 
 from avatar_v.base.local_models import load_part, load_whole
 from avatar_v.base.outside import read_json
-from avatar_v.engines.checks import CLONING, CODEC, OURS, check_engine
+from avatar_v.engines.checks import CLONING, CODEC, ONLY_OURS, OURS, check_engine
+from avatar_v.engines.manner import Manner, split_manners
 from avatar_v.engines.script import split_sentences
 from avatar_v.types import SAMPLE_RATE_HZ
+from avatar_v.voices.phonemes import EMOTIONS, LANGUAGES, SILENT, from_ipa
 
+PLAIN = Manner()
 SPEAKER = "0"
 """The name of the one who speaks, in the template of CSM."""
 SPOKEN_SHARE = 0.8
@@ -51,12 +54,15 @@ class CloningModel(Protocol):
 
 
 def say_pieces(
-    model: CloningModel, text: str, prompt: VoicePrompt
+    model: CloningModel, text: str, prompt: VoicePrompt, manner: Manner = PLAIN
 ) -> Iterator[Float[Tensor, " n"]]:
     """What `CloningModel.say` gives, in pieces as they are made where the model can do that. All
-    draws of torch's generator are made before this returns."""
+    draws of torch's generator are made before this returns. ValueError for a manner that the model
+    cannot follow."""
     if isinstance(model, TrainedVoice):
-        return model.pieces(text, prompt)
+        return model.pieces(text, prompt, manner)
+    if manner != PLAIN:
+        raise ValueError(f"--script: {ONLY_OURS}")
     return iter([model.say(text, prompt)])
 
 
@@ -167,7 +173,7 @@ class PocketVoice:
 
 class TrainedVoice:
     """The model of recipes/voices: a Llama over the codes of our own codec. It says English words
-    whose pronunciation is known, as fast and as lively as the prompt."""
+    whose pronunciation is known, and other languages by espeak-ng, as fast as the prompt."""
 
     def __init__(self, folder: Path, source: str) -> None:
         from avatar_v.voices.model import VoiceModel
@@ -178,24 +184,34 @@ class TrainedVoice:
     def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
         return torch.cat(list(self.pieces(text, prompt)))
 
-    def pieces(self, text: str, prompt: VoicePrompt) -> Iterator[Float[Tensor, " n"]]:
+    def pieces(
+        self, text: str, prompt: VoicePrompt, manner: Manner = PLAIN
+    ) -> Iterator[Float[Tensor, " n"]]:
         """The same while it is made; the only draw of torch's generator is made here."""
-        from avatar_v.voices.corpus import SILENT
         from avatar_v.voices.model import Drawing, vector_of
         from avatar_v.voices.tokens import Voiced, rate_class
 
-        said = [name for name in phonemes_of(prompt.transcript) if name not in SILENT]
+        told = split_manners(prompt.transcript)
+        told = [name for own, part in told for name in phonemes_of(part, own.language)]
         spoken_s = SPOKEN_SHARE * len(prompt.sound) / self.rate_hz
-        asked = Voiced(0, rate_class(len(said), spoken_s), 1)
-        phonemes = phonemes_of(text)
+        asked = Voiced(
+            LANGUAGES.index(manner.language),
+            EMOTIONS.index(manner.emotion),
+            rate_class(len([name for name in told if name not in SILENT]), spoken_s),
+            1,
+        )
+        phonemes = phonemes_of(text, manner.language)
         head = self._model.head(phonemes, prompt.sound, vector_of(prompt.sound), asked)
         how = Drawing(seed=int(torch.randint(1 << 31, ())))
         return self._model.sound(head, phonemes, how)
 
 
-def phonemes_of(text: str) -> list[str]:
-    """The phonemes of English text, with pauses around sentences and where signs ask for one.
-    ValueError as `script.split_sentences`."""
+def phonemes_of(text: str, language: str = "en") -> list[str]:
+    """The phonemes of a text, with pauses around sentences and where signs ask for one. ValueError
+    for English as `script.split_sentences`, for other languages without espeak-ng and for a
+    phoneme that no model knows."""
+    if language != "en":
+        return _foreign_phonemes(text, language)
     found = ["SIL"]
     for one in split_sentences(text):
         for number, word in enumerate(one.words):
@@ -204,6 +220,19 @@ def phonemes_of(text: str) -> list[str]:
                 found.append("SIL")
         if found[-1] != "SIL":
             found.append("SIL")
+    return found
+
+
+def _foreign_phonemes(text: str, language: str) -> list[str]:
+    from avatar_v.voices import espeak
+
+    found = []
+    for sign in espeak.speak(text, language).phonemes:
+        name = from_ipa(sign.strip(espeak.STRESS))
+        if name is None:
+            raise ValueError(f"--script: voices have not learned the sound {sign!r} of {text!r}")
+        if name != "SIL" or found[-1:] != ["SIL"]:
+            found.append(name)
     return found
 
 

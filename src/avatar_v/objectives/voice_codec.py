@@ -92,6 +92,7 @@ class TrainVoiceCodec(Engine[SoundWindows]):
         adversarial: of the discriminators.
         loss: weights of the terms.
         updates: clipping of the codec's gradient.
+        num_judged: windows of a batch that the discriminators see, which take most of the time.
         init_from: folder of a trained codec of these shapes; None starts fresh.
         seed: of fresh weights.
     """
@@ -108,11 +109,13 @@ class TrainVoiceCodec(Engine[SoundWindows]):
         adversarial: Adversarial,
         loss: CodecLoss,
         updates: Updates,
+        num_judged: int = 8,
         init_from: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(SoundSubject(codec, init_from), optim, seed, updates=updates)
-        self.adversarial, self.weights = adversarial, loss
+        checks.count("num_judged", num_judged)
+        self.adversarial, self.weights, self.num_judged = adversarial, loss, num_judged
         sizes = (codec.num_codebooks, codec.codebook_size)
         self.register_buffer("use", torch.ones(sizes))
         self._spectra = nn.ModuleList(MelDistance(*span) for span in SPANS)
@@ -136,7 +139,8 @@ class TrainVoiceCodec(Engine[SoundWindows]):
         learned = made.sound.new_zeros(())
         if judged:
             with self.only(DISCRIMINATOR):
-                learned = self.discriminator_loss(batch.sound, made.sound.detach())
+                real, fake = batch.sound[: self.num_judged], made.sound[: self.num_judged]
+                learned = self.discriminator_loss(real, fake.detach())
                 self.update(DISCRIMINATOR, learned)
         with self.only(STUDENT):
             loss, logs = self.codec_loss(batch.sound, made, judged=judged)
@@ -153,7 +157,8 @@ class TrainVoiceCodec(Engine[SoundWindows]):
         w = self.weights
         loss = mel + w.commitment * made.commitment + w.codebook * made.codebook
         if judged:
-            fake, real = self.discriminator(made.sound), self.discriminator(sound)
+            fake = self.discriminator(made.sound[: self.num_judged])
+            real = self.discriminator(sound[: self.num_judged])
             logits = [F.relu(1 - maps[-1]).mean() for maps in fake]
             terms["generator"] = torch.stack(logits).mean()
             terms["features"] = feature_maps_distance(fake, real)

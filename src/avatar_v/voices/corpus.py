@@ -11,19 +11,10 @@ import numpy as np
 import polars
 
 from avatar_v.types import SAMPLE_RATE_HZ
+from avatar_v.voices.phonemes import EMOTIONS, LANGUAGES, PHONEMES
 
 FULL_SCALE = 32768
 """Of 16-bit samples."""
-SILENCE, BREATH = "SIL", "BR"
-SILENT = (SILENCE, BREATH)
-"""Phonemes that are pauses."""
-PHONEMES = (
-    *SILENT,
-    *("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"),
-    *("B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N", "NG", "P", "R"),
-    *("S", "SH", "T", "TH", "V", "W", "Y", "Z", "ZH"),
-)
-"""ARPAbet without stress."""
 SUFFIX = ".parquet"
 
 
@@ -35,8 +26,10 @@ class Recording:
     voice: str
     text: str
     sound: np.ndarray  # float32 in [-1, 1], samples
-    phonemes: tuple[str, ...]  # of `lexicon.PHONEMES`
+    phonemes: tuple[str, ...]  # of `PHONEMES`
     stops_s: tuple[float, ...]  # where each ends; the next begins there
+    language: str = "en"  # of `LANGUAGES`
+    emotion: str = "neutral"  # of `EMOTIONS`
 
     @property
     def seconds(self) -> float:
@@ -53,6 +46,8 @@ def write_recordings(path: Path, recordings: Iterable[Recording]) -> None:
             "sound": _as_bytes(one.sound),
             "phonemes": list(one.phonemes),
             "stops_s": list(one.stops_s),
+            "language": one.language,
+            "emotion": one.emotion,
         }
         for one in recordings
     ]
@@ -68,8 +63,9 @@ def corpus_files(folder: str | Path) -> list[Path]:
 
 
 def read_recordings(files: Sequence[Path]) -> Iterator[Recording]:
-    """All rows, file by file. ValueError for a file that is none, and for phonemes that are not
-    known or not in time."""
+    """All rows, file by file; without columns for them the language is English and the emotion
+    neutral. ValueError for a file that is none, and for phonemes that are not known or not in
+    time."""
     for path in files:
         try:
             rows = polars.read_parquet(path).to_dicts()
@@ -96,8 +92,11 @@ def _recording(row: dict) -> Recording:
         raise ValueError(f"phonemes of {row['text']!r} are not as they should be")
     if not np.all(np.diff([0.0, *stops]) >= 0):
         raise ValueError(f"phonemes of {row['text']!r} are not in time")
+    language, emotion = row.get("language", "en"), row.get("emotion", "neutral")
+    if language not in LANGUAGES or emotion not in EMOTIONS:
+        raise ValueError(f"{language!r} or {emotion!r} of {row['text']!r} is not known")
     number, voice, text = int(row["number"]), str(row["voice"]), str(row["text"])
-    return Recording(number, voice, text, sound, phonemes, stops)
+    return Recording(number, voice, text, sound, phonemes, stops, language, emotion)
 
 
 def _as_bytes(sound: np.ndarray) -> bytes:

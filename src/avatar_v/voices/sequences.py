@@ -12,6 +12,7 @@ from avatar_v.critics.voice import mean_vector, vectors_of
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ
 from avatar_v.voices.codec import VoiceCodec
 from avatar_v.voices.corpus import Recording, corpus_files, read_recordings, world
+from avatar_v.voices.phonemes import EMOTIONS, LANGUAGES
 from avatar_v.voices.tokens import SPREADS, Vocabulary, Voiced, rate_of
 
 PROMPT_S = (3.0, 10.0)
@@ -52,7 +53,8 @@ def encode_voices(
             own.setdefault(one.number, []).append(one)
         for recordings in own.values():
             sounds = [torch.from_numpy(one.sound.copy()) for one in recordings]
-            heard = torch.cat(sounds[:VECTOR_SENTENCES])
+            order = _neutral_first([one.emotion for one in recordings])
+            heard = torch.cat([sounds[i] for i in order[:VECTOR_SENTENCES]])
             yield EncodedVoice(
                 mean_vector(vectors_of(heard)),
                 tuple(
@@ -61,12 +63,22 @@ def encode_voices(
                         codec.encode(sound[None])[0].numpy(),
                         one.phonemes,
                         one.stops_s,
-                        Voiced(0, rate_of(one.phonemes, one.stops_s), liveliness_of(one)),
+                        asked_of(one),
                     )
                     for one, sound in zip(recordings, sounds, strict=True)
                 ),
             )
         on_progress(done, len(files))
+
+
+def asked_of(one: Recording) -> Voiced:
+    """The classes of a recording."""
+    return Voiced(
+        LANGUAGES.index(one.language),
+        EMOTIONS.index(one.emotion),
+        rate_of(one.phonemes, one.stops_s),
+        liveliness_of(one),
+    )
 
 
 def liveliness_of(one: Recording) -> int:
@@ -85,10 +97,12 @@ def sequence(
     rng: np.random.Generator,
 ) -> tuple[list[int], list[int]]:
     """What is given and what is learned of sentence ``at``; the prompt is of others, drawn with its
-    length."""
+    length, of neutral ones before those with an emotion: recordings of users are neutral."""
     one = voice.sentences[at]
     wanted = round(rng.uniform(*PROMPT_S) * FRAME_RATE_HZ)
     others = rng.permutation([i for i in range(len(voice.sentences)) if i != at])
+    emotions = [EMOTIONS[voice.sentences[i].asked.emotion] for i in others]
+    others = [others[i] for i in _neutral_first(emotions)]
     parts, num = [], 0
     for i in others:
         parts.append(voice.sentences[i].codes)
@@ -98,3 +112,8 @@ def sequence(
     prompt = np.concatenate(parts, 1)[:, :wanted]
     head = vocabulary.head(one.asked, speaker, prompt, one.phonemes)
     return head, vocabulary.speech(one.codes, one.phonemes, one.stops_s)
+
+
+def _neutral_first(emotions: Sequence[str]) -> list[int]:
+    """Their numbers, those without an emotion before the others."""
+    return sorted(range(len(emotions)), key=lambda i: emotions[i] != "neutral")

@@ -1,6 +1,7 @@
 """The sequence that the language model of voices reads and continues.
 
-    start · language · rate · liveliness · speaker · PROMPT codes · TEXT phonemes · SAY speech · end
+    start · language · emotion · rate · liveliness · speaker
+    · PROMPT codes · TEXT phonemes · SAY speech · end
 
 The speaker is a vector of the voice (critics/voice.py) in eight product-quantised parts. The prompt
 is the first codebooks of a recording of the voice. In speech each phoneme stands before the codes
@@ -16,10 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v.voices.corpus import PHONEMES, SILENT
+from avatar_v.voices.phonemes import EMOTIONS, LANGUAGES, PHONEMES, SILENT
 
 PAD, START, END, PROMPT, TEXT, SAY = range(6)
-LANGUAGES = ("en",)
 RATES = (9.0, 11.0, 13.0, 15.0)
 """Phonemes a second, of speech without pauses, that part slow from fast."""
 SPREADS = (1.5, 3.0)
@@ -32,9 +32,10 @@ MOST_FRAMES = FRAME_RATE_HZ
 
 
 class Voiced(NamedTuple):
-    """What is asked of speech."""
+    """What is asked of speech: classes of `LANGUAGES`, `EMOTIONS`, `RATES` and `SPREADS`."""
 
     language: int
+    emotion: int
     rate: int
     liveliness: int
 
@@ -51,8 +52,12 @@ class Vocabulary:
         return SAY + 1
 
     @property
-    def rate(self) -> int:
+    def emotion(self) -> int:
         return self.language + len(LANGUAGES)
+
+    @property
+    def rate(self) -> int:
+        return self.emotion + len(EMOTIONS)
 
     @property
     def liveliness(self) -> int:
@@ -88,8 +93,8 @@ class Vocabulary:
     ) -> list[int]:
         """All before the speech. ``prompt``: codes "k f". ValueError for phonemes that are not
         known."""
-        given = [START, self.language + asked.language, self.rate + asked.rate]
-        given += [self.liveliness + asked.liveliness]
+        given = [START, self.language + asked.language, self.emotion + asked.emotion]
+        given += [self.rate + asked.rate, self.liveliness + asked.liveliness]
         given += [self.speaker + part * SPEAKER_SIZE + code for part, code in enumerate(speaker)]
         given += [PROMPT, *self.of_codes(prompt[:PROMPT_BOOKS])]
         return [*given, TEXT, *self.of_phonemes(phonemes), SAY]
