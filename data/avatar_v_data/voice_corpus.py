@@ -70,11 +70,11 @@ class Morph:
 
 
 FEELINGS = {
-    "glad": Morph(pitch=1.25, pitch_range=1.6, stretch=0.94, brightness_db=3, gain_db=2),
+    "glad": Morph(pitch=1.25, pitch_range=1.6, stretch=0.94, brightness_db=3.0, gain_db=2.0),
     "sad": Morph(
-        pitch=0.92, pitch_range=0.6, breath=0.3, stretch=1.25, brightness_db=-6, gain_db=-4
+        pitch=0.92, pitch_range=0.6, breath=0.3, stretch=1.25, brightness_db=-6.0, gain_db=-4.0
     ),
-    "angry": Morph(pitch=1.15, pitch_range=1.4, stretch=0.87, brightness_db=8, gain_db=4),
+    "angry": Morph(pitch=1.15, pitch_range=1.4, stretch=0.87, brightness_db=8.0, gain_db=4.0),
 }
 """How speech differs from neutral speech, at full strength."""
 

@@ -1,15 +1,17 @@
 """Voices that are trained here: the corpus, the codec, the tokens and the language model."""
 
+import itertools
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from avatar_v import cli
 from avatar_v.critics import voice as network
-from avatar_v.engines.checks import check_engine
+from avatar_v.engines.checks import check_engine, check_script
 from avatar_v.engines.cloning import (
     VoicePrompt,
     engine_rate_hz,
@@ -17,10 +19,13 @@ from avatar_v.engines.cloning import (
     phonemes_of,
     say_pieces,
 )
+from avatar_v.engines.manner import Manner, split_manners
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.voices import espeak
 from avatar_v.voices.codec import CodecConfig, VoiceCodec
 from avatar_v.voices.corpus import corpus_files, read_recordings, write_recordings
-from avatar_v.voices.model import Drawing, SpeakerParts, VoiceModel, fresh_llama
+from avatar_v.voices.model import Drawing, SpeakerParts, VoiceModel, fresh_llama, vector_of
+from avatar_v.voices.rewards import REWARDS
 from avatar_v.voices.tokens import (
     END,
     SPEAKER_PARTS,
@@ -147,17 +152,18 @@ def test_speech_as_tokens_holds_codes_and_times() -> None:
     assert spans == [(0, 2), (2, 2), (2, 9), (9, 12)], "the last takes what is left"
     with pytest.raises(ValueError, match="not whole"):
         vocabulary.codes_of(tokens[:3])
-    head = vocabulary.head(Voiced(0, 1, 2), range(SPEAKER_PARTS), codes, SPOKEN)
+    head = vocabulary.head(Voiced(0, 3, 1, 2), range(SPEAKER_PARTS), codes, SPOKEN)
     kinds = [head.count(token) for token in range(1, 6)]
     assert kinds == [1, 0, 1, 1, 1]
-    assert len(head) == 4 + SPEAKER_PARTS + 1 + 2 * 12 + 1 + len(SPOKEN) + 1
+    assert vocabulary.said_after(head) == list(SPOKEN)
+    assert len(head) == 5 + SPEAKER_PARTS + 1 + 2 * 12 + 1 + len(SPOKEN) + 1
     assert rate_of(SPOKEN, (1.0, 1.1, 1.2, 9.0)) == 1, "pauses do not count"
     assert phonemes_of("My, my.") == ["SIL", "M", "AY", "SIL", "M", "AY", "SIL"]
 
 
 def test_all_phonemes_are_said_in_their_order_and_in_whole_frames(model: VoiceModel) -> None:
     prompt = 0.1 * torch.randn(10 * SAMPLES_PER_FRAME)
-    head = model.head(SPOKEN, prompt, np.ones(network.WIDTH), Voiced(0, 2, 1))
+    head = model.head(SPOKEN, prompt, np.ones(network.WIDTH), Voiced(0, 0, 2, 1))
     how = Drawing(seed=3)
     tokens = list(model.tokens(head, SPOKEN, how))
     assert tokens == list(model.tokens(head, SPOKEN, how)), "the seed decides"
@@ -173,7 +179,7 @@ def test_all_phonemes_are_said_in_their_order_and_in_whole_frames(model: VoiceMo
 
 def test_a_cached_step_is_an_uncached_one(model: VoiceModel) -> None:
     head = model.vocabulary.head(
-        Voiced(0, 0, 0), [0] * SPEAKER_PARTS, np.zeros((3, 4), int), SPOKEN
+        Voiced(0, 0, 0, 0), [0] * SPEAKER_PARTS, np.zeros((3, 4), int), SPOKEN
     )
     tokens = list(model.tokens(head, SPOKEN, Drawing(temperature=0.0)))
     row = torch.tensor([[*head, *tokens]])
@@ -184,6 +190,73 @@ def test_a_cached_step_is_an_uncached_one(model: VoiceModel) -> None:
             first = model.vocabulary.codes + 16 * level
             best = logits[at, first : first + 16].max()
             assert logits[at, token] >= best - 1e-4
+
+
+def test_speeches_together_are_those_said_alone(model: VoiceModel) -> None:
+    said = [SPOKEN, ("SIL", "DH", "AH", "SIL", "M", "AY", "SIL"), ("AA",)]
+    rng = np.random.default_rng(0)
+    heads = [
+        model.vocabulary.head(
+            Voiced(0, n, 0, 0), [n] * SPEAKER_PARTS, rng.integers(16, size=(3, 4 + 5 * n)), words
+        )
+        for n, words in enumerate(said)
+    ]
+    hows = [Drawing(temperature=0.7, seed=n) for n in range(3)]
+    together = model.say_together(heads, said, hows)
+    for saying, head, words, how in zip(together, heads, said, hows, strict=True):
+        assert saying.tokens == list(model.tokens(head, words, how))
+        assert len(saying.are_drawn) == len(saying.tokens)
+        assert not saying.are_drawn[0]
+
+
+def test_a_script_says_in_which_language_and_how() -> None:
+    text = "Good day. [de] [sad] Guten Tag. [neutral] Ja. [en] Yes."
+    assert list(split_manners(text)) == [
+        (Manner(), "Good day."),
+        (Manner("de", "sad"), "Guten Tag."),
+        (Manner("de"), "Ja."),
+        (Manner(), "Yes."),
+    ]
+    with pytest.raises(ValueError, match=r"\[happy\] is no mark; known are en, de"):
+        list(split_manners("[happy] Yes."))
+    with pytest.raises(ValueError, match="model of recipes/voices alone"):
+        check_script("[sad] Good day.", "drawn")
+
+
+@pytest.mark.skipif(not espeak.is_available(), reason=espeak.HOW_TO_INSTALL)
+def test_other_languages_and_emotions_are_spoken_in_time() -> None:
+    pytest.importorskip("pyworld")
+    pytest.importorskip("faker")
+    found = phonemes_of("Gute Nacht, Bücher.", "de")
+    assert found[:4] == ["G", "UW", "T", "AH"]
+    assert found[-1] == "SIL"
+    (plain,), (again,) = (list(recordings(3, 1, TEXTS, "de", felt)) for felt in (0.0, 1.0))
+    assert plain.language == again.language == "de"
+    assert abs(plain.stops_s[-1] - plain.seconds) < 0.05
+    assert (plain.emotion, again.text) == ("neutral", plain.text)
+    longer = {"glad": (0.9, 1), "angry": (0.8, 0.95), "sad": (1.1, 1.4)}[again.emotion]
+    assert longer[0] < again.seconds / plain.seconds < longer[1]
+    assert abs(again.stops_s[-1] - again.seconds) < 0.05
+
+
+def test_rewards_tell_speech_from_what_is_not(corpus: Path) -> None:
+    if not network.is_available():
+        pytest.skip(network.HOW_TO_INSTALL)
+    pytest.importorskip("pocketsphinx")
+    one, other = list(read_recordings(corpus_files(corpus)))[:2]
+    sound = torch.from_numpy(one.sound.copy())
+    noise = 0.1 * torch.randn(len(sound), generator=torch.Generator().manual_seed(0))
+    vector = vector_of(torch.from_numpy(other.sound.copy()))
+    stops = [round(stop * 25) for stop in one.stops_s]
+    rows = [
+        {"sound": x, "phonemes": one.phonemes, "spans": list(itertools.pairwise([0, *stops])),
+         "num_frames": len(x) // SAMPLES_PER_FRAME, "expected": num, "vector": vector}
+        for x, num in ((sound, len(sound) / SAMPLES_PER_FRAME), (noise, 10.0))
+    ]  # fmt: skip
+    for name, reward in REWARDS.items():
+        good, bad = map(reward, rows)
+        assert good > bad + 0.1, name
+    assert REWARDS["rate"](rows[0]) == pytest.approx(0, abs=0.02)
 
 
 @pytest.mark.skipif(not network.is_available(), reason=network.HOW_TO_INSTALL)
@@ -239,3 +312,13 @@ def test_the_recipes_train_at_their_smallest(
     assert cli.main([*words, "--ckpt_path", "last"]) == 0
     assert cli.main([*words, "--ckpt_path", "last", "--trainer.max_stepz=3"]) == 2
     assert cli.main([*words, "--model.width=33"]) == 2
+
+    pytest.importorskip("pocketsphinx")
+    monkeypatch.setattr("avatar_v.voices.model.MOST_FRAMES", 2)
+    words = ["run", str(recipes / "grpo.yaml"), "--corpus", str(corpus)]
+    sizes = {"max_steps": 2, "per_device_train_batch_size": 2, "num_generations": 2}
+    words += [f"--trainer.{name}={value}" for name, value in {**sizes, "warmup_steps": 0}.items()]
+    assert cli.main(words) == 0
+    before, after = (load_file(f"runs/voice_{n}/voice/model.safetensors") for n in ("sft", "grpo"))
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert cli.main([*words, "--out", "again", "--rewards", "{loudness: 1.0}"]) == 2

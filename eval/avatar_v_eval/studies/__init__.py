@@ -16,6 +16,7 @@ STUDIES = {
     "watermark": "the mark in generated frames: what it survives, and what it changes",
     "sound_mark": "the mark in a sound: what it survives, false alarms, and how loud it is",
     "curation": "what the data engine takes of drawn footage, whose truth is known",
+    "voices": "voices trained here, of speakers never heard: likeness, phonemes, pauses, time",
     "sound": "what the data engine hears: second speakers, speech, words, whose voice it is",
     "cells": "ways to schedule a fleet of GPU cells, simulated: use, waste, waits and price",
     "identity_graph": "persons, scenes and copies among planted clips, and their cost",

@@ -71,7 +71,7 @@ def run_words(command: str, words: Sequence[str]) -> int:
         if is_of_trl(recipes[0]):
             if importlib.util.find_spec("trl") is None:
                 raise ValueError(f"{recipes[0]} needs trl: pip install 'avatar_v[voices]'")
-            from avatar_v.voices.sft import run_recipe
+            from avatar_v.voices.recipes import run_recipe
 
             return run_recipe(recipes, rest)
         command = "fit"

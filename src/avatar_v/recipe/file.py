@@ -23,7 +23,7 @@ def read_recipe(path: str) -> dict[str, Any]:
 
 
 def is_of_trl(path: str) -> bool:
-    """Whether one of trl's trainers runs it (voices/sft.py), and not LightningCLI."""
+    """Whether one of trl's trainers runs it (voices/recipes.py), and not LightningCLI."""
     value = read_yaml(path, "recipe")
     return isinstance(value, dict) and TRL in value
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
@@ -145,50 +146,103 @@ class VoiceModel:
                 yield self.codec.decode_between(whole, done, stop)[0]
                 done, wanted = stop, MORE_FRAMES
 
-    @torch.inference_mode()
     def tokens(self, head: Sequence[int], phonemes: Sequence[str], how: Drawing) -> Iterator[int]:
         """Speech token by token, the end among them: each phoneme in its turn, and whole frames."""
-        words, at = [*self.vocabulary.of_phonemes(phonemes), END], 0
-        generator = torch.Generator().manual_seed(how.seed)
-        cache = DynamicCache(config=self.llama.config)
-        given = torch.tensor([[*head, words[0]]])
-        yield words[0]
-        level = frames = 0
-        while True:
-            logits = self.llama(input_ids=given, past_key_values=cache, use_cache=True).logits[
-                0, -1
-            ]
-            token = self._draw(logits.float(), level, words[at + 1], frames, how, generator)
-            yield token
-            if token == END:
-                return
-            if token == words[at + 1] and level == 0:
-                at, frames = at + 1, 0
-            else:
-                level = (level + 1) % self.vocabulary.num_codebooks
-                frames += level == 0
-            given = torch.tensor([[token]])
+        saying, cache = Saying(self.vocabulary, phonemes, how), self._cache()
+        yield saying.tokens[-1]
+        given = torch.tensor([[*head, *saying.tokens]])
+        while not saying.is_done:
+            saying.take(self._logits(given, cache)[0])
+            yield saying.tokens[-1]
+            given = torch.tensor([saying.tokens[-1:]])
 
-    def _draw(
+    def say_together(
         self,
-        logits: Float[Tensor, " v"],
-        level: int,
-        behind: int,
-        frames: int,
-        how: Drawing,
-        generator: torch.Generator,
-    ) -> int:
-        """A code of this level, or between frames what comes behind the phoneme."""
-        first = self.vocabulary.codes + level * self.vocabulary.codebook_size
-        choices = torch.arange(first, first + self.vocabulary.codebook_size)
-        if level == 0:
-            if frames >= MOST_FRAMES:
-                return behind
+        heads: Sequence[Sequence[int]],
+        phonemes: Sequence[Sequence[str]],
+        hows: Sequence[Drawing],
+    ) -> "list[Saying]":
+        """The same of many heads at once, each as it would be said alone."""
+        sayings = [
+            Saying(self.vocabulary, said, how) for said, how in zip(phonemes, hows, strict=True)
+        ]
+        longest = max(map(len, heads))
+        rows = [
+            [*[PAD] * (longest - len(head)), *head, *saying.tokens]
+            for head, saying in zip(heads, sayings, strict=True)
+        ]
+        first = torch.tensor([longest - len(head) for head in heads])[:, None]
+        mask = (torch.arange(longest + 1) >= first).long()
+        given, cache = torch.tensor(rows), self._cache()
+        while not all(saying.is_done for saying in sayings):
+            positions = (mask.cumsum(1) - 1).clamp_min(0)[:, -given.shape[1] :]
+            for saying, logits in zip(
+                sayings, self._logits(given, cache, mask, positions), strict=True
+            ):
+                if not saying.is_done:
+                    saying.take(logits)
+            given = torch.tensor([saying.tokens[-1:] for saying in sayings])
+            mask = F.pad(mask, (0, 1), value=1)
+        return sayings
+
+    def _cache(self) -> DynamicCache:
+        return DynamicCache(config=self.llama.config)
+
+    @torch.inference_mode()
+    def _logits(
+        self,
+        given: Int[Tensor, "b t"],
+        cache: DynamicCache,
+        mask: Int[Tensor, "b s"] | None = None,
+        positions: Int[Tensor, "b t"] | None = None,
+    ) -> Float[Tensor, "b v"]:
+        """Of the token behind those given."""
+        return self.llama(
+            input_ids=given, past_key_values=cache, use_cache=True, logits_to_keep=1,
+            attention_mask=mask, position_ids=positions,
+        ).logits[:, -1].float()  # fmt: skip
+
+
+class Saying:
+    """Speech under way: which tokens may come next, and which is drawn."""
+
+    def __init__(self, vocabulary: Vocabulary, phonemes: Sequence[str], how: Drawing) -> None:
+        self._vocabulary, self._how = vocabulary, how
+        self._words, self._at = [*vocabulary.of_phonemes(phonemes), END], 0
+        self._level = self._frames = 0
+        self._generator = torch.Generator().manual_seed(how.seed)
+        self.tokens = [self._words[0]]
+        self.are_drawn = [False]
+        """Of each token: the model chose it."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.tokens[-1] == END
+
+    def take(self, logits: Float[Tensor, " v"]) -> None:
+        """Draw the next token: a code of this level, or between frames what comes behind the
+        phoneme."""
+        behind = self._words[self._at + 1]
+        is_forced = self._level == 0 and self._frames >= MOST_FRAMES
+        token = behind if is_forced else self._draw(logits, behind)
+        self.tokens.append(token)
+        self.are_drawn.append(not is_forced)
+        if token == behind and self._level == 0:
+            self._at, self._frames = self._at + 1, 0
+        else:
+            self._level = (self._level + 1) % self._vocabulary.num_codebooks
+            self._frames += self._level == 0
+
+    def _draw(self, logits: Float[Tensor, " v"], behind: int) -> int:
+        size = self._vocabulary.codebook_size
+        first = self._vocabulary.codes + self._level * size
+        choices = torch.arange(first, first + size)
+        if self._level == 0:
             choices = torch.cat([choices, torch.tensor([behind])])
-        shares = (logits[choices] / max(how.temperature, 1e-4)).softmax(0)
+        shares = (logits[choices] / max(self._how.temperature, 1e-4)).softmax(0)
         values, order = shares.sort(descending=True)
-        kept = values.cumsum(0) - values < how.top_p
-        drawn = torch.multinomial(values * kept, 1, generator=generator)
+        kept = values.cumsum(0) - values < self._how.top_p
+        drawn = torch.multinomial(values * kept, 1, generator=self._generator)
         return int(choices[order[drawn]])
 
 

@@ -1,28 +1,21 @@
-"""Supervised training of the language model of voices, by trl's SFTTrainer.
+"""Supervised training of the language model of voices, by trl's SFTTrainer
+(recipes/voices/sft.yaml)."""
 
-A recipe is a file of YAML: ``corpus``, ``validation``, ``codec``, ``model`` (sizes) and
-``trainer``, which holds fields of trl.SFTConfig by their names there (recipes/voices/sft.yaml).
-"""
-
-import dataclasses
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset, load_from_disk
 from safetensors.torch import save_file
-from transformers import PreTrainedTokenizerFast
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from avatar_v.base import checks
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
-from avatar_v.base.progress import progress_bar
 from avatar_v.base.seeds import stream
 from avatar_v.base.states import read_tensors
 from avatar_v.critics.frozen import hash_files
@@ -36,9 +29,17 @@ from avatar_v.voices.model import (
     vocabulary_of,
 )
 from avatar_v.voices.sequences import EncodedVoice, encode_voices, sequence
-from avatar_v.voices.tokens import END, PAD, START, Vocabulary
+from avatar_v.voices.tokens import Vocabulary
+from avatar_v.voices.trl_runs import (
+    MODEL,
+    encoding_bar,
+    finished,
+    folder_of,
+    number_tokenizer,
+    trl_config,
+)
 
-MODEL, SEQUENCES, CHECKPOINTS = "voice", "sequences", "checkpoints"
+SEQUENCES = "sequences"
 MADE_OF = "made_of.json"
 
 
@@ -72,38 +73,13 @@ class SftRecipe:
     trainer: dict[str, Any] = field(default_factory=dict)
 
 
-def run_recipe(recipes: Sequence[str], options: Sequence[str]) -> int:
-    """``avatar-v run RECIPE --KEY VALUE``; with ``--ckpt_path last`` it goes on from the last
-    checkpoint. ValueError for what does not fit."""
-    import jsonargparse
-
-    parser = jsonargparse.ArgumentParser(prog="avatar-v run", exit_on_error=False)
-    parser.add_argument("--trl", type=Literal["sft"])
-    parser.add_class_arguments(SftRecipe)
-    parser.add_argument("--recipe", action="config")
-    parser.add_argument("--ckpt_path", type=Literal["last"])
-    words = [word for recipe in recipes for word in ("--recipe", recipe)]
-    try:
-        found = parser.parse_args([*words, *options])
-    except jsonargparse.ArgumentError as error:
-        raise ValueError(f"{recipes[0]}: {error}") from error
-    names = [one.name for one in dataclasses.fields(SftRecipe)]
-    made = parser.instantiate(found)
-    folder = train(
-        SftRecipe(**{name: made[name] for name in names}), resume=found.ckpt_path is not None
-    )
-    print(f"the model is in {folder}, a folder for avatar-v voice --engine")
-    return 0
-
-
 def train(recipe: SftRecipe, *, resume: bool = False) -> Path:
     """Train, and return the folder of the model. ``resume``: from the last checkpoint. ValueError
     for a recipe that does not fit trl, its folders, or a folder that holds a run."""
     torch.manual_seed(recipe.seed)
-    out, codec = Path(recipe.out), VoiceCodec.load(recipe.codec)
-    if (out / CHECKPOINTS).is_dir() and not resume:
-        raise ValueError(f"{out} holds a run: --ckpt_path last goes on; or choose another --out")
-    config = _trl_config(recipe)
+    out, codec = folder_of(recipe.out, resume=resume), VoiceCodec.load(recipe.codec)
+    asked = {"completion_only_loss": True, "max_length": None}
+    config = trl_config(SFTConfig, out, recipe.seed, asked | recipe.trainer)
     speaker, data = _sequences(recipe, codec)
     sizes = recipe.model
     llama = fresh_llama(
@@ -118,42 +94,7 @@ def train(recipe: SftRecipe, *, resume: bool = False) -> Path:
         processing_class=number_tokenizer(vocabulary_of(codec)),
     )
     trainer.train(resume_from_checkpoint=resume or None)
-    if not all(bool(weight.isfinite().all()) for weight in llama.parameters()):
-        raise ValueError(f"the weights are not finite, and nothing is written to {out / MODEL}")
-    with whole_folder(out / MODEL) as partial:
-        VoiceModel(llama.float().eval(), speaker, codec).save(partial)
-    return out / MODEL
-
-
-def _trl_config(recipe: SftRecipe) -> SFTConfig:
-    """ValueError for fields that trl does not know or take."""
-    given = {
-        "output_dir": str(Path(recipe.out) / CHECKPOINTS),
-        "seed": recipe.seed,
-        "report_to": "none",
-        "completion_only_loss": True,
-        "max_length": None,
-        "use_cpu": not torch.cuda.is_available(),
-    }
-    try:
-        return SFTConfig(**given | recipe.trainer)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"trainer: {error}") from error
-
-
-def number_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
-    """Tokens are their numbers: trl asks for a tokenizer, and sequences are tokens already."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-
-    tokenizer = Tokenizer(
-        WordLevel({str(number): number for number in range(vocabulary.size)}, str(PAD))
-    )
-    tokenizer.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=str(PAD), bos_token=str(START), eos_token=str(END)
-    )
+    return finished(out / MODEL, VoiceModel(llama, speaker, codec))
 
 
 def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict[str, Dataset]]:
@@ -195,12 +136,7 @@ def _made_of(recipe: SftRecipe) -> dict[str, Any]:
 
 
 def _encoded(path: str, codec: VoiceCodec, name: str) -> list[EncodedVoice]:
-    with progress_bar() as progress:
-        task = progress.add_task(f"encoding {name}", total=None)
-
-        def shown(done: int, num: int) -> None:
-            progress.update(task, completed=done, total=num)
-
+    with encoding_bar(f"encoding {name}") as shown:
         return list(encode_voices(path, codec, shown))
 
 

@@ -102,6 +102,11 @@ class Vocabulary:
     def of_phonemes(self, phonemes: Sequence[str]) -> list[int]:
         return [self.phonemes + PHONEMES.index(name) for name in phonemes]
 
+    def said_after(self, head: Sequence[int]) -> list[str]:
+        """The phonemes of the text in a head."""
+        start = len(head) - list(reversed(head)).index(TEXT)
+        return [PHONEMES[token - self.phonemes] for token in head[start:-1]]
+
     def speech(
         self, codes: np.ndarray, phonemes: Sequence[str], stops_s: Sequence[float]
     ) -> list[int]:

@@ -1,0 +1,252 @@
+"""Voices that are trained here, of speakers who were never heard (recipes/voices).
+
+Each TEST speaker of a corpus is heard for ten seconds and then says other sentences of theirs,
+whose true recordings stand beside. Whose voice it is is judged by a recording that is not the
+prompt. Resemblyzer and PocketSphinx are rewards of `grpo.yaml`; the pitch and the mean spectrum are
+of nothing that was trained.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.base import checks
+from avatar_v.base.seeds import derive
+from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.voices.corpus import Recording, corpus_files, read_recordings, world
+from avatar_v.voices.model import Drawing, VoiceModel, vector_of
+from avatar_v.voices.rewards import pause_error, phoneme_error, rate_error
+from avatar_v.voices.sequences import asked_of
+from avatar_v_eval.intervals import mean_interval, rate
+from avatar_v_eval.protocol import Findings
+from avatar_v_eval.records import Number
+
+SOURCE = "the folder `voice` that a recipe of recipes/voices leaves"
+PROMPT_S = 10.0
+TOGETHER = 16
+"""Speeches that are drawn at once."""
+MEASURES = {
+    "own": "likeness to the speaker (cosine)",
+    "others": "likeness to the other speakers (cosine, mean)",
+    "phonemes": "phoneme error by PocketSphinx, English",
+    "pauses": "share of pauses and speech at the wrong place",
+    "length": "|log| of the length over the recording's",
+    "pitch": "distance of the median pitch from the speaker's (semitones)",
+    "spectrum": "distance of the mean spectrum from the speaker's (dB)",
+}
+
+Sound = Float[Tensor, " s"]
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """What is heard of a speaker, and what they say."""
+
+    prompt: Sound
+    other: Sound  # not in the prompt
+    said: tuple[Recording, ...]
+
+
+@dataclass(frozen=True)
+class Speech:
+    """A sentence as it was said, with the frames of its phonemes."""
+
+    sound: Sound
+    spans: list[tuple[int, int]]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--corpus", type=Path, required=True, help="avatar-v-data voices --split test")
+    add("--models", nargs="+", required=True, metavar="NAME=DIR", help="models to compare")
+    add("--speakers", type=int, default=64)
+    add("--said", type=int, default=2, help="sentences of each that are said (default: 2)")
+    add("--timed", type=int, default=8, help="speeches that are timed alone (default: 8)")
+    add("--seed", type=int, default=0)
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    checks.count("--speakers", options.speakers, least=2)
+    models = {}
+    for word in options.models:
+        name, equals, folder = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise ValueError(f"--models takes NAME=DIR, not {word}")
+        models[name] = VoiceModel.load(folder, SOURCE)
+    speakers = read_speakers(options.corpus, options.speakers, options.said)
+    first = next(iter(models.values()))
+    said = {"true": [true_speeches(one) for one in speakers]}
+    said["rebuilt"] = [rebuilt(first, one) for one in speakers]
+    for name, model in models.items():
+        said[name] = speeches(model, speakers, options.seed)
+    vectors = np.stack([unit(vector_of(one.other)) for one in speakers])
+    numbers, tables = {}, {}
+    for name, found in said.items():
+        tables[name] = scores(speakers, found, vectors)
+        for key, values in tables[name].items():
+            known = values[np.isfinite(values)]
+            words = f"{MEASURES[key]}: {name}"
+            numbers[f"{key}_{name}"] = mean_interval(known).described(words)
+        nearest = nearest_own(found, vectors)
+        numbers[f"nearest_{name}"] = rate(nearest, len(speakers)).described(
+            f"of {len(speakers)} speakers nearest to their own: {name}"
+        )
+    names = list(models)
+    for name in names[1:]:
+        for key in MEASURES:
+            differ = tables[name][key] - tables[names[0]][key]
+            numbers[f"{key}_{name}_less_{names[0]}"] = mean_interval(
+                differ[np.isfinite(differ)]
+            ).described(f"{MEASURES[key]}: {name} less {names[0]}")
+    numbers |= timed(first, speakers[: options.timed], options.seed)
+    return Findings(
+        "Voices of speakers never heard",
+        numbers,
+        notes=[
+            f"{len(speakers)} test speakers, {options.said} sentences each, prompts of "
+            f"{PROMPT_S:g} s; a speaker is a unit; likeness by Resemblyzer to a recording that is "
+            "not the prompt; true: the speaker's own recording, rebuilt: that through the codec",
+            f"time: of {names[0]}, {options.timed} speeches one at a time",
+        ],
+    )
+
+
+def read_speakers(corpus: Path, num: int, num_said: int) -> list[Speaker]:
+    """ValueError for a corpus with too little of too few speakers."""
+    own: dict[int, list[Recording]] = {}
+    for one in read_recordings(corpus_files(corpus)):
+        own.setdefault(one.number, []).append(one)
+    speakers = []
+    for rows in list(own.values())[:num]:
+        sounds = [torch.from_numpy(one.sound.copy()) for one in rows[:-num_said]]
+        heard, at = sounds[:1], 1
+        while at < len(sounds) - 1 and sum(map(len, heard)) < PROMPT_S * SAMPLE_RATE_HZ:
+            heard.append(sounds[at])
+            at += 1
+        if at >= len(sounds):
+            raise ValueError(f"{corpus}: a voice needs {num_said + 2} sentences and more")
+        prompt = torch.cat(heard)[: round(PROMPT_S * SAMPLE_RATE_HZ)]
+        speakers.append(Speaker(prompt, torch.cat(sounds[at:]), tuple(rows[-num_said:])))
+    if len(speakers) < num:
+        raise ValueError(f"{corpus} has {len(speakers)} voices, and {num} are asked for")
+    return speakers
+
+
+def true_speeches(speaker: Speaker) -> list[Speech]:
+    found = []
+    for one in speaker.said:
+        stops = [round(stop * FRAME_RATE_HZ) for stop in one.stops_s]
+        spans = list(zip([0, *stops[:-1]], stops, strict=True))
+        found.append(Speech(torch.from_numpy(one.sound.copy()), spans))
+    return found
+
+
+def rebuilt(model: VoiceModel, speaker: Speaker) -> list[Speech]:
+    """True recordings through the codec."""
+    found = true_speeches(speaker)
+    codec = model.codec
+    return [Speech(codec.decode(codec.encode(one.sound[None]))[0], one.spans) for one in found]
+
+
+def speeches(model: VoiceModel, speakers: Sequence[Speaker], seed: int) -> list[list[Speech]]:
+    """What a model says in each speaker's voice."""
+    heads, phonemes = [], []
+    for speaker in speakers:
+        vector = vector_of(speaker.prompt)
+        for one in speaker.said:
+            heads.append(model.head(one.phonemes, speaker.prompt, vector, asked_of(one)))
+            phonemes.append(one.phonemes)
+    hows = [Drawing(seed=derive("voices", seed, n) % (1 << 31)) for n in range(len(heads))]
+    found: list[Speech] = []
+    for start in range(0, len(heads), TOGETHER):
+        part = slice(start, start + TOGETHER)
+        for saying in model.say_together(heads[part], phonemes[part], hows[part]):
+            codes, spans = model.vocabulary.codes_of(saying.tokens)
+            found.append(Speech(model.codec.decode(torch.from_numpy(codes)[None])[0], spans))
+    num = len(found) // len(speakers)
+    return [found[n * num : (n + 1) * num] for n in range(len(speakers))]
+
+
+def scores(
+    speakers: Sequence[Speaker], found: Sequence[Sequence[Speech]], vectors: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Of each measure its mean of every speaker; NaN where a speaker has none."""
+    rows: dict[str, list[float]] = {key: [] for key in MEASURES}
+    for at, (speaker, said) in enumerate(zip(speakers, found, strict=True)):
+        near = vectors @ unit(vector_of(torch.cat([one.sound for one in said])))
+        rows["own"].append(near[at])
+        rows["others"].append(float(np.delete(near, at).mean()))
+        pairs = list(zip(speaker.said, said, strict=True))
+        english = [pair for pair in pairs if pair[0].language == "en"]
+        errors = [phoneme_error(one.sound, row.phonemes) for row, one in english]
+        rows["phonemes"].append(float(np.mean(errors)) if errors else np.nan)
+        rows["pauses"].append(
+            float(np.mean([pause_error(one.sound, row.phonemes, one.spans) for row, one in pairs]))
+        )
+        lengths = [
+            rate_error(len(one.sound) // SAMPLES_PER_FRAME, len(row.sound) / SAMPLES_PER_FRAME)
+            for row, one in pairs
+        ]
+        rows["length"].append(float(np.mean(lengths)))
+        sound = torch.cat([one.sound for one in said])
+        true = torch.from_numpy(np.concatenate([row.sound for row in speaker.said]))
+        rows["pitch"].append(abs(median_pitch(sound) - median_pitch(true)))
+        rows["spectrum"].append(
+            float(np.sqrt(np.mean((mean_spectrum(sound) - mean_spectrum(true)) ** 2)))
+        )
+    return {key: np.array(values, float) for key, values in rows.items()}
+
+
+def nearest_own(found: Sequence[Sequence[Speech]], vectors: np.ndarray) -> int:
+    """Of how many speakers the speech is nearest to their own recording."""
+    near = [vectors @ unit(vector_of(torch.cat([one.sound for one in said]))) for said in found]
+    return int(sum(int(np.argmax(row)) == at for at, row in enumerate(near)))
+
+
+def median_pitch(sound: Sound) -> float:
+    """In semitones; NaN of a sound without voice."""
+    pitch, _ = world().dio(sound.double().numpy(), SAMPLE_RATE_HZ)
+    voiced = pitch[pitch > 0]
+    return float(12 * np.log2(np.median(voiced))) if len(voiced) else float("nan")
+
+
+def mean_spectrum(sound: Sound) -> np.ndarray:
+    """Of the louder half of its windows, in dB around their mean, up to 4 kHz."""
+    spectra = torch.stft(
+        sound.float(), 512, 128, window=torch.hann_window(512), return_complex=True
+    ).abs().square()[1:129]  # fmt: skip
+    loud = spectra.sum(0)
+    levels = 10 * torch.log10(spectra[:, loud >= loud.median()].mean(1) + 1e-10)
+    return (levels - levels.mean()).numpy()
+
+
+def timed(model: VoiceModel, speakers: Sequence[Speaker], seed: int) -> dict[str, Number]:
+    """Seconds to the first sound, and seconds of computing a second of speech, one at a time."""
+    firsts, ratios = [], []
+    for at, speaker in enumerate(speakers):
+        one = speaker.said[0]
+        vector = vector_of(speaker.prompt)  # kept in the voice file
+        started, num = time.perf_counter(), 0
+        head = model.head(one.phonemes, speaker.prompt, vector, asked_of(one))
+        for piece in model.sound(head, one.phonemes, Drawing(seed=seed + at)):
+            if num == 0:
+                firsts.append(time.perf_counter() - started)
+            num += len(piece)
+        ratios.append((time.perf_counter() - started) * SAMPLE_RATE_HZ / num)
+    return {
+        "first_sound": mean_interval(np.array(firsts)).described("seconds to the first sound"),
+        "real_time": mean_interval(np.array(ratios)).described(
+            "seconds of computing a second of speech"
+        ),
+    }
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    return vector / max(float(np.linalg.norm(vector)), 1e-9)
