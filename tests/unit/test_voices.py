@@ -1,5 +1,6 @@
 """Voices that are trained here: the corpus, the codec, the tokens and the language model."""
 
+import argparse
 import itertools
 import shutil
 from pathlib import Path
@@ -36,6 +37,8 @@ from avatar_v.voices.tokens import (
 )
 from avatar_v.world.lexicon import sentence_split
 from avatar_v_data.voice_corpus import make_corpus, prose, recordings
+from avatar_v_eval.human.study_file import load_study
+from avatar_v_eval.studies import voices
 
 TINY = CodecConfig(3, 16, 4, 16, 16, 2, 2, 8)
 TEXTS = [text for text in prose() if sentence_split(text.lower()) == "train"]
@@ -239,6 +242,34 @@ def test_other_languages_and_emotions_are_spoken_in_time() -> None:
     assert abs(again.stops_s[-1] - again.seconds) < 0.05
 
 
+def test_the_study_of_voices_compares_models_with_recordings(
+    model: VoiceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not network.is_available():
+        pytest.skip(network.HOW_TO_INSTALL)
+    pytest.importorskip("pocketsphinx")
+    pytest.importorskip("pyworld")
+    monkeypatch.setattr("avatar_v.voices.model.MOST_FRAMES", 2)
+    rows = [row for number in (0, 2) for row in recordings(number, 4, TEXTS)]
+    (tmp_path / "corpus").mkdir()
+    write_recordings(tmp_path / "corpus" / "a.parquet", rows)
+    model.save(tmp_path / "model")
+    words = ["--corpus", str(tmp_path / "corpus"), "--models", f"ours={tmp_path / 'model'}"]
+    words += ["--speakers", "2", "--said", "1", "--timed", "2"]
+    parser = argparse.ArgumentParser()
+    voices.add_options(parser)
+    words += ["--listening", str(tmp_path / "heard")]
+    found = voices.measure(parser.parse_args(words)).numbers
+    assert found["own_true"].value > found["own_ours"].value
+    assert found["phonemes_true"].value < found["phonemes_ours"].value
+    assert found["length_true"].value < 0.02
+    assert found["first_sound"].value < found["real_time"].value * 100
+    study = load_study(tmp_path / "heard")
+    assert [system.name for system in study.systems] == ["true", "rebuilt", "ours"]
+    with pytest.raises(ValueError, match="has 2 voices, and 3 are asked for"):
+        voices.read_speakers(tmp_path / "corpus", 3, 1)
+
+
 def test_rewards_tell_speech_from_what_is_not(corpus: Path) -> None:
     if not network.is_available():
         pytest.skip(network.HOW_TO_INSTALL)
@@ -290,17 +321,20 @@ def test_the_recipes_train_at_their_smallest(
     recipes = Path(__file__).parents[2] / "recipes" / "voices"
     monkeypatch.chdir(tmp_path)
     both = [f"--data.init_args.{name}={corpus}" for name in ("train", "validation")]
-    words = ["run", str(recipes / "codec.yaml"), *both, "--trainer.max_steps", "3"]
+    words = [*both, "--trainer.max_steps", "3"]
     words += ["--data.init_args.batches_per_epoch", "3", "--data.init_args.batch_size", "2"]
-    words += ["--model.init_args.adversarial.weight", "{0: 0.0, 1: 0.2}"]
     words += ["--model.init_args.optim.num_warmup_steps", "1", "--trainer.accelerator", "cpu"]
     sizes = {"num_codebooks": 3, "codebook_size": 16, "encoder_width": 16, "decoder_width": 16}
     words += [f"--model.init_args.codec.{name}={value}" for name, value in sizes.items()]
-    assert cli.main(words) == 0
+    assert cli.main(["run", str(recipes / "codec.yaml"), *words]) == 0
     losses = Path("runs/voice_codec/loss.csv").read_text().splitlines()
     assert len(losses) == 4
-    found = VoiceCodec.load("runs/voice_codec/codec")
+    words += ["--model.init_args.adversarial.weight", "{0: 0.0, 1: 0.2}"]
+    assert cli.main(["run", str(recipes / "codec_decoder.yaml"), *words]) == 0
+    before, found = (VoiceCodec.load(f"runs/voice_codec{n}/codec") for n in ("", "_decoder"))
     assert found.config.codebook_size == 16
+    assert found.codes_hash() == before.codes_hash()
+    assert not torch.equal(found.head.weight, before.head.weight)
 
     words = ["run", str(recipes / "sft.yaml"), "--corpus", str(corpus), "--validation", str(corpus)]
     words += ["--model", "{width: 32, num_layers: 1, num_heads: 2}", "--passes", "1"]

@@ -27,6 +27,7 @@ from avatar_v.voices.sequences import asked_of
 from avatar_v_eval.intervals import mean_interval, rate
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
+from avatar_v_eval.studies.voices_heard import write_listening_set
 
 SOURCE = "the folder `voice` that a recipe of recipes/voices leaves"
 PROMPT_S = 10.0
@@ -69,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--speakers", type=int, default=64)
     add("--said", type=int, default=2, help="sentences of each that are said (default: 2)")
     add("--timed", type=int, default=8, help="speeches that are timed alone (default: 8)")
+    add("--listening", type=Path, metavar="DIR", help="write a study for avatar-v-eval rate, too")
     add("--seed", type=int, default=0)
 
 
@@ -86,6 +88,8 @@ def measure(options: argparse.Namespace) -> Findings:
     said["rebuilt"] = [rebuilt(first, one) for one in speakers]
     for name, model in models.items():
         said[name] = speeches(model, speakers, options.seed)
+    if options.listening is not None:
+        write_listening_set(options.listening, [one.prompt for one in speakers], said)
     vectors = np.stack([unit(vector_of(one.other)) for one in speakers])
     numbers, tables = {}, {}
     for name, found in said.items():

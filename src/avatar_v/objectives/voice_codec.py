@@ -89,11 +89,12 @@ class TrainVoiceCodec(Engine[SoundWindows]):
     Args:
         codec: its shapes.
         optim: numbers of the codec's optimiser.
-        adversarial: of the discriminators.
+        adversarial: of the discriminators; None: there are none.
         loss: weights of the terms.
         updates: clipping of the codec's gradient.
         num_judged: windows of a batch that the discriminators see, which take most of the time.
         init_from: folder of a trained codec of these shapes; None starts fresh.
+        decoder_only: keep encoder and quantiser, so that a language model of the codes stays right.
         seed: of fresh weights.
     """
 
@@ -106,15 +107,19 @@ class TrainVoiceCodec(Engine[SoundWindows]):
         self,
         codec: CodecConfig,
         optim: Optim,
-        adversarial: Adversarial,
         loss: CodecLoss,
         updates: Updates,
+        adversarial: Adversarial | None = None,
         num_judged: int = 8,
         init_from: str | None = None,
+        decoder_only: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(SoundSubject(codec, init_from), optim, seed, updates=updates)
         checks.count("num_judged", num_judged)
+        if decoder_only and init_from is None:
+            raise ValueError("decoder_only needs init_from: trained codes to keep")
+        self.decoder_only = decoder_only
         self.adversarial, self.weights, self.num_judged = adversarial, loss, num_judged
         sizes = (codec.num_codebooks, codec.codebook_size)
         self.register_buffer("use", torch.ones(sizes))
@@ -123,18 +128,28 @@ class TrainVoiceCodec(Engine[SoundWindows]):
     def roles(self) -> Mapping[str, Role]:
         clip = self.updates.gradient_clip_val
         student = Role(("codec",), self.optim, ema=True, export=True, gradient_clip=clip)
-        return {STUDENT: student, DISCRIMINATOR: self.adversarial.role()}
+        judge = {} if self.adversarial is None else {DISCRIMINATOR: self.adversarial.role()}
+        return {STUDENT: student, **judge}
+
+    def select_trainable(self) -> None:
+        if self.decoder_only:
+            self.codec.encoder.requires_grad_(False)
+            self.codec.quantiser.requires_grad_(False)
 
     def build_roles(self) -> None:
+        if self.adversarial is None:
+            return
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             numbers = self.adversarial
             self.discriminator = SpectrumDiscriminator(numbers.width, numbers.num_layers)
 
     def iterate(self, batch: SoundWindows) -> tuple[Tensor, Logs]:
-        if self.step % REVIVED_EVERY == 0:
+        if self.step % REVIVED_EVERY == 0 and not self.decoder_only:
             self.codec.revive(batch.sound, self.use, batch.draws)
-        made = self.codec(batch.sound)
+        made = self.rebuild(batch)
+        if self.adversarial is None:
+            return self.codec_loss(batch.sound, made, judged=False)
         judged = value_at(self.adversarial.weight, self.step) > 0
         learned = made.sound.new_zeros(())
         if judged:
@@ -149,14 +164,17 @@ class TrainVoiceCodec(Engine[SoundWindows]):
 
     def loss(self, batch: SoundWindows) -> tuple[Tensor, Logs]:
         """The terms without the discriminators'."""
-        return self.codec_loss(batch.sound, self.codec(batch.sound), judged=False)
+        return self.codec_loss(batch.sound, self.rebuild(batch), judged=False)
+
+    def rebuild(self, batch: SoundWindows) -> Quantised:
+        return (self.codec.redecoded if self.decoder_only else self.codec)(batch.sound)
 
     def codec_loss(self, sound: Sound, made: Quantised, *, judged: bool) -> tuple[Tensor, Logs]:
         mel = torch.stack([distance(made.sound, sound) for distance in self._spectra]).mean()
         terms = {"mel": mel, "commitment": made.commitment, "codebook": made.codebook}
         w = self.weights
         loss = mel + w.commitment * made.commitment + w.codebook * made.codebook
-        if judged:
+        if judged and self.adversarial is not None:
             fake = self.discriminator(made.sound[: self.num_judged])
             real = self.discriminator(sound[: self.num_judged])
             logits = [F.relu(1 - maps[-1]).mean() for maps in fake]

@@ -22,7 +22,7 @@ from transformers import DacConfig
 from transformers.models.dac.modeling_dac import DacResidualVectorQuantizer
 
 from avatar_v.base.outside import read_json
-from avatar_v.base.states import check_state, read_tensors
+from avatar_v.base.states import check_state, hash_of, read_tensors
 from avatar_v.base.stored import built
 from avatar_v.critics.voice import mel_filters
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
@@ -130,6 +130,15 @@ class VoiceCodec(nn.Module):
         kept, codes, _, commitment, codebook = self.quantiser(latents)
         return Quantised(self._sound(kept), codes, commitment.mean(), codebook.mean())
 
+    def redecoded(self, sound: Sound) -> Quantised:
+        """For training of the decoder alone: codes stay as they are."""
+        for part in (self.encoder, self.quantiser):
+            part.eval()
+        with torch.no_grad():
+            kept, codes = self.quantiser(self.latents(sound))[:2]
+        nothing = sound.new_zeros(())
+        return Quantised(self._sound(kept), codes, nothing, nothing)
+
     @torch.no_grad()
     def encode(self, sound: Sound) -> Codes:
         """Codes of whole frames; a last part of one is filled with silence."""
@@ -169,6 +178,12 @@ class VoiceCodec(nn.Module):
             chosen = torch.randint(len(rows), (int(unused.sum()),), generator=generator)
             quantiser.codebook.weight[unused] = rows[chosen.to(rows.device)]
             own[unused] = 1.0
+
+    def codes_hash(self) -> str:
+        """16 hex digits of what decides codes: the decoder does not."""
+        state = self.state_dict().items()
+        own = [(name, t) for name, t in state if name.startswith(("encoder.", "quantiser."))]
+        return hash_of(asdict(self.config), own)
 
     def latents(self, sound: Sound) -> Float[Tensor, "b c f"]:
         return self.encoder(log_mel(sound, self.mels, self.window))

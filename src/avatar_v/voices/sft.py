@@ -18,8 +18,7 @@ from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.seeds import stream
 from avatar_v.base.states import read_tensors
-from avatar_v.critics.frozen import hash_files
-from avatar_v.voices.codec import WEIGHTS_FILE, VoiceCodec
+from avatar_v.voices.codec import VoiceCodec
 from avatar_v.voices.corpus import corpus_files
 from avatar_v.voices.model import (
     SPEAKER_FILE,
@@ -100,7 +99,7 @@ def train(recipe: SftRecipe, *, resume: bool = False) -> Path:
 def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict[str, Dataset]]:
     """Sequences of both folders; kept in the run's folder, since encoding takes minutes. ValueError
     where those that are kept were made of something else."""
-    folder, made_of = Path(recipe.out) / SEQUENCES, _made_of(recipe)
+    folder, made_of = Path(recipe.out) / SEQUENCES, _made_of(recipe, codec)
     if not folder.is_dir():
         encoded = {
             name: _encoded(path, codec, name)
@@ -125,14 +124,18 @@ def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict
     return SpeakerParts(centres), data  # pyright: ignore[reportReturnType]
 
 
-def _made_of(recipe: SftRecipe) -> dict[str, Any]:
+def _made_of(recipe: SftRecipe, codec: VoiceCodec) -> dict[str, Any]:
     """What decides the sequences."""
     corpora = {
         name: {path.name: path.stat().st_size for path in corpus_files(folder)}
         for name, folder in (("train", recipe.corpus), ("validation", recipe.validation))
     }
-    weights = hash_files([Path(recipe.codec) / name for name in ("config.json", WEIGHTS_FILE)])
-    return {"corpora": corpora, "codec": weights, "seed": recipe.seed, "passes": recipe.passes}
+    return {
+        "corpora": corpora,
+        "codes": codec.codes_hash(),
+        "seed": recipe.seed,
+        "passes": recipe.passes,
+    }
 
 
 def _encoded(path: str, codec: VoiceCodec, name: str) -> list[EncodedVoice]:
