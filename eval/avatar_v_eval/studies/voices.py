@@ -95,9 +95,7 @@ def measure(options: argparse.Namespace) -> Findings:
     for name, found in said.items():
         tables[name] = scores(speakers, found, vectors)
         for key, values in tables[name].items():
-            known = values[np.isfinite(values)]
-            words = f"{MEASURES[key]}: {name}"
-            numbers[f"{key}_{name}"] = mean_interval(known).described(words)
+            numbers |= _mean(f"{key}_{name}", values, f"{MEASURES[key]}: {name}")
         nearest = nearest_own(found, vectors)
         numbers[f"nearest_{name}"] = rate(nearest, len(speakers)).described(
             f"of {len(speakers)} speakers nearest to their own: {name}"
@@ -106,9 +104,8 @@ def measure(options: argparse.Namespace) -> Findings:
     for name in names[1:]:
         for key in MEASURES:
             differ = tables[name][key] - tables[names[0]][key]
-            numbers[f"{key}_{name}_less_{names[0]}"] = mean_interval(
-                differ[np.isfinite(differ)]
-            ).described(f"{MEASURES[key]}: {name} less {names[0]}")
+            words = f"{MEASURES[key]}: {name} less {names[0]}"
+            numbers |= _mean(f"{key}_{name}_less_{names[0]}", differ, words)
     numbers |= timed(first, speakers[: options.timed], options.seed)
     return Findings(
         "Voices of speakers never heard",
@@ -250,6 +247,12 @@ def timed(model: VoiceModel, speakers: Sequence[Speaker], seed: int) -> dict[str
             "seconds of computing a second of speech"
         ),
     }
+
+
+def _mean(key: str, values: np.ndarray, words: str) -> dict[str, Number]:
+    """Of the speakers that have one."""
+    known = values[np.isfinite(values)]
+    return {key: mean_interval(known).described(words)} if len(known) > 1 else {}
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
