@@ -46,9 +46,9 @@ MADE_OF = "made_of.json"
 class VoiceSizes:
     """Of the Llama."""
 
-    width: int = 256
-    num_layers: int = 6
-    num_heads: int = 4
+    width: int = 320
+    num_layers: int = 4
+    num_heads: int = 5
 
     def __post_init__(self) -> None:
         checks.count("width", self.width)
