@@ -8,7 +8,7 @@ of nothing that was trained.
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,9 @@ from avatar_v.voices.sequences import asked_of
 from avatar_v_eval.intervals import mean_interval, rate
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
+from avatar_v_eval.rollout import Rollout, add_sampling_options
 from avatar_v_eval.studies.voices_heard import write_listening_set
+from avatar_v_eval.studies.voices_lips import Said, can_speak, lips
 
 SOURCE = "the folder `voice` that a recipe of recipes/voices leaves"
 PROMPT_S = 10.0
@@ -71,7 +73,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--said", type=int, default=2, help="sentences of each that are said (default: 2)")
     add("--timed", type=int, default=8, help="speeches that are timed alone (default: 8)")
     add("--listening", type=Path, metavar="DIR", help="write a study for avatar-v-eval rate, too")
-    add("--seed", type=int, default=0)
+    add("--lips", type=int, default=0, metavar="N", help="persons of the world that say it, too")
+    add("--first", type=int, default=0, help="number of the first of them")
+    add_sampling_options(parser)
 
 
 def measure(options: argparse.Namespace) -> Findings:
@@ -106,6 +110,9 @@ def measure(options: argparse.Namespace) -> Findings:
             differ = tables[name][key] - tables[names[0]][key]
             words = f"{MEASURES[key]}: {name} less {names[0]}"
             numbers |= _mean(f"{key}_{name}_less_{names[0]}", differ, words)
+    if options.lips:
+        rollout = Rollout.load(options.weights, options)
+        numbers |= lips(rollout, spoken(speakers, said, options.lips), first=options.first)
     numbers |= timed(first, speakers[: options.timed], options.seed)
     return Findings(
         "Voices of speakers never heard",
@@ -226,6 +233,25 @@ def mean_spectrum(sound: Sound) -> np.ndarray:
     loud = spectra.sum(0)
     levels = 10 * torch.log10(spectra[:, loud >= loud.median()].mean(1) + 1e-10)
     return (levels - levels.mean()).numpy()
+
+
+def spoken(
+    speakers: Sequence[Speaker], said: Mapping[str, Sequence[Sequence[Speech]]], num: int
+) -> dict[str, Said]:
+    """The first sentences that persons of the world can say, one of a speaker, in each voice.
+    ValueError where there are too few."""
+    found: dict[str, list] = {name: [] for name in said}
+    for at, speaker in enumerate(speakers):
+        for number, row in enumerate(speaker.said):
+            sounds = {name: own[at][number] for name, own in said.items()}
+            lengths = [len(one.sound) // SAMPLES_PER_FRAME for one in sounds.values()]
+            if row.language == "en" and can_speak(row.phonemes, min(lengths)):
+                for name, one in sounds.items():
+                    found[name].append((row.phonemes, one.spans, one.sound))
+                break
+    if len(next(iter(found.values()))) < num:
+        raise ValueError(f"--lips {num}: so many speakers have no English sentence long enough")
+    return {name: rows[:num] for name, rows in found.items()}
 
 
 def timed(model: VoiceModel, speakers: Sequence[Speaker], seed: int) -> dict[str, Number]:
