@@ -25,7 +25,7 @@ from avatar_v.safety.consent import (
 )
 from avatar_v.safety.faces import SAME, face_in, read_faces
 from avatar_v.safety.key import KEY
-from avatar_v.safety.statement import consent_from_video, word_error_rate
+from avatar_v.safety.statement import consent_from_video
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from classifiers import recogniser
@@ -166,7 +166,6 @@ def test_the_statement_is_said(folder: Path, tmp_path: Path) -> None:
         consent_from_video(said, **HOW, statement="I agree", speech_model=model)
     with pytest.raises(ValueError, match=r"lacks config\.json.* openai/whisper-small"):
         consent_from_video(said, **HOW, statement="I agree", speech_model=tmp_path)
-    assert word_error_rate(["i", "agree", "to", "this"], ["i", "do", "agree", "this"]) == 0.5
 
 
 def test_names_of_records_are_known_before_work(

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torchmetrics.functional.text import word_error_rate
 
 from avatar_v.base import checks
 from avatar_v.media.reading import read_audio
 from avatar_v.safety.policy import plain_words
-from avatar_v.safety.statement import word_error_rate
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons, scenes, sentences
@@ -137,7 +137,7 @@ def one_voice(voices: dict[str, Sound], kind: str) -> dict[str, Number]:
 def word_errors(num_drawn: int) -> dict[str, Number]:
     """Of PocketSphinx, by voice."""
     flite = [
-        word_error_rate(plain_words(text), plain_words(heard(WordStage(), sound)["transcript"]))
+        word_errors_of(text, heard(WordStage(), sound)["transcript"])
         for text in TEXTS
         for sound in (flite_says(voice, text) for voice in FLITE)
     ]
@@ -148,7 +148,7 @@ def word_errors(num_drawn: int) -> dict[str, Number]:
             num_frames=200, size=32, render_video=False,
         )  # fmt: skip
         said = heard(WordStage(), clip.audio)["transcript"]
-        drawn.append(word_error_rate(plain_words(clip.transcript), plain_words(said)))
+        drawn.append(word_errors_of(clip.transcript, said))
     return {
         "word_errors_synthetic": mean_interval(np.array(flite)).described(
             "word error rate of PocketSphinx, synthetic voices"
@@ -157,6 +157,12 @@ def word_errors(num_drawn: int) -> dict[str, Number]:
             "word error rate of PocketSphinx, drawn voices"
         ),
     }
+
+
+def word_errors_of(said: str, found: str) -> float:
+    """The word error rate of a transcript."""
+    found, said = (" ".join(plain_words(text)) for text in (found, said))
+    return float(word_error_rate(found, said))
 
 
 def heard(stage: Stage, sound: Sound) -> Result:

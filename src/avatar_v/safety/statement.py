@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
@@ -82,22 +81,15 @@ def consent_from_video(
 
 def check_words(video: str | Path, statement: str, heard: str) -> None:
     """ValueError unless what was heard is the statement, but for a few words."""
-    rate = word_error_rate(plain_words(statement), plain_words(heard))
+    from torchmetrics.functional.text import word_error_rate
+
+    said, found = (" ".join(plain_words(text)) for text in (statement, heard))
+    rate = float(word_error_rate(found, said))
     if rate > MOST_ERRORS:
         raise ValueError(
             f"{video}: other words than --statement: {heard!r} was heard (word error rate "
             f"{rate:.2f}, at most {MOST_ERRORS:g})"
         )
-
-
-def word_error_rate(said: Sequence[str], heard: Sequence[str]) -> float:
-    """Words put in, left out and replaced, over the number of words ``said``."""
-    row = list(range(len(heard) + 1))
-    for i, word in enumerate(said, start=1):
-        before, row = row, [i]
-        for j, other in enumerate(heard, start=1):
-            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (word != other)))
-    return row[-1] / len(said)
 
 
 def read_voice_vector(sound: Float[Tensor, " s"]) -> Float[Tensor, " d"] | None:
