@@ -22,6 +22,7 @@ from avatar_v.base.seeds import derive
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.voices.corpus import Recording, corpus_files, read_recordings, world
 from avatar_v.voices.model import Drawing, VoiceModel, vector_of
+from avatar_v.voices.phonemes import EMOTIONS
 from avatar_v.voices.rewards import pause_error, phoneme_error, rate_error
 from avatar_v.voices.sequences import asked_of
 from avatar_v_eval.intervals import mean_interval, rate
@@ -113,6 +114,8 @@ def measure(options: argparse.Namespace) -> Findings:
     if options.lips:
         rollout = Rollout.load(options.weights, options)
         numbers |= lips(rollout, spoken(speakers, said, options.lips), first=options.first)
+    for name, model in models.items():
+        numbers |= manners(name, model, speakers, options.seed)
     numbers |= timed(first, speakers[: options.timed], options.seed)
     return Findings(
         "Voices of speakers never heard",
@@ -163,13 +166,24 @@ def rebuilt(model: VoiceModel, speaker: Speaker) -> list[Speech]:
     return [Speech(codec.decode(codec.encode(one.sound[None]))[0], one.spans) for one in found]
 
 
-def speeches(model: VoiceModel, speakers: Sequence[Speaker], seed: int) -> list[list[Speech]]:
-    """What a model says in each speaker's voice."""
+def speeches(
+    model: VoiceModel,
+    speakers: Sequence[Speaker],
+    seed: int,
+    *,
+    emotion: str | None = None,
+    most: int | None = None,
+) -> list[list[Speech]]:
+    """What a model says in each speaker's voice: all sentences or the first so many, with the
+    emotion of the recording or another."""
     heads, phonemes = [], []
     for speaker in speakers:
         vector = vector_of(speaker.prompt)
-        for one in speaker.said:
-            heads.append(model.head(one.phonemes, speaker.prompt, vector, asked_of(one)))
+        for one in speaker.said[:most]:
+            asked = asked_of(one)
+            if emotion is not None:
+                asked = asked._replace(emotion=EMOTIONS.index(emotion))
+            heads.append(model.head(one.phonemes, speaker.prompt, vector, asked))
             phonemes.append(one.phonemes)
     hows = [Drawing(seed=derive("voices", seed, n) % (1 << 31)) for n in range(len(heads))]
     found: list[Speech] = []
@@ -233,6 +247,34 @@ def mean_spectrum(sound: Sound) -> np.ndarray:
     loud = spectra.sum(0)
     levels = 10 * torch.log10(spectra[:, loud >= loud.median()].mean(1) + 1e-10)
     return (levels - levels.mean()).numpy()
+
+
+def manners(
+    name: str, model: VoiceModel, speakers: Sequence[Speaker], seed: int
+) -> dict[str, Number]:
+    """What emotions change of one sentence of each speaker, said with the same draws."""
+    made = {
+        emotion: speeches(model, speakers, seed, emotion=emotion, most=1) for emotion in EMOTIONS
+    }
+    numbers = {}
+    for emotion in EMOTIONS[1:]:
+        rows = []
+        for (plain,), (felt,) in zip(made[EMOTIONS[0]], made[emotion], strict=True):
+            rows.append(
+                (
+                    len(felt.sound) / len(plain.sound),
+                    median_pitch(felt.sound) - median_pitch(plain.sound),
+                    float(10 * (felt.sound.square().mean() / plain.sound.square().mean()).log10()),
+                )
+            )
+        for key, words, values in zip(
+            ("length", "pitch", "level"),
+            ("length over neutral", "pitch above neutral (semitones)", "level above neutral (dB)"),
+            np.array(rows).T,
+            strict=True,
+        ):
+            numbers |= _mean(f"{emotion}_{key}_{name}", values, f"{emotion}: {words}: {name}")
+    return numbers
 
 
 def spoken(
