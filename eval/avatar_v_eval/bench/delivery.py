@@ -18,14 +18,12 @@ class Delivery:
 
 
 class BenchSystem(Protocol):
-    """``source`` says in words where videos come from; ``makes`` that it takes time."""
+    """``source`` says in words where videos come from."""
 
     @property
     def name(self) -> str: ...
     @property
     def source(self) -> str: ...
-    @property
-    def makes(self) -> bool: ...
 
     def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery: ...
 

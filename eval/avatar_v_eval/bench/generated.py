@@ -41,7 +41,6 @@ class OwnScenes:
     pictures: Path
     num_candidates: int
     name: str = CONDITION
-    makes: bool = True
 
     @property
     def source(self) -> str:

@@ -55,7 +55,6 @@ class Pipeline:
     weights: str
     videos: Path
     options: str = ""
-    makes: bool = True
 
     @property
     def source(self) -> str:

@@ -32,7 +32,6 @@ class Truth:
 
     name: str = TRUTH
     source: str = "the manifest"
-    makes: bool = False
 
     def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery:
         if case.truth is None:
@@ -46,7 +45,6 @@ class Folder:
 
     name: str
     folder: Path
-    makes: bool = False
     suffixes: tuple[str, ...] = SUFFIXES
 
     @property
@@ -80,7 +78,6 @@ class Command:
     template: str
     videos: Path
     timeout_s: float
-    makes: bool = True
     suffix: str = ".mp4"
 
     @property
