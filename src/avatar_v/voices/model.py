@@ -196,11 +196,13 @@ class VoiceModel:
         mask: Int[Tensor, "b s"] | None = None,
         positions: Int[Tensor, "b t"] | None = None,
     ) -> Float[Tensor, "b v"]:
-        """Of the token behind those given."""
+        """Of the token behind those given; all tensors are on the CPU, whatever the model is on."""
+        at = self.llama.device
         return self.llama(
-            input_ids=given, past_key_values=cache, use_cache=True, logits_to_keep=1,
-            attention_mask=mask, position_ids=positions,
-        ).logits[:, -1].float()  # fmt: skip
+            input_ids=given.to(at), past_key_values=cache, use_cache=True, logits_to_keep=1,
+            attention_mask=None if mask is None else mask.to(at),
+            position_ids=None if positions is None else positions.to(at),
+        ).logits[:, -1].float().cpu()  # fmt: skip
 
 
 class Saying:
