@@ -100,6 +100,8 @@ def test_a_voice_says_a_script(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     pieces = list(cloned.pieces("No. Bye!", seed=0))
     assert len(pieces) == 4, "each is there before the next is made, and pauses between"
     assert torch.equal(torch.cat(pieces), cloned.speak("No. Bye!", seed=0))
+    with pytest.raises(ValueError, match=r"\[sad\], are followed by a \.voice of a model of"):
+        cloned.speak("[sad] No.", seed=0)
 
 
 def test_a_voice_file_is_of_its_model_alone(folder: Path, tmp_path: Path) -> None:

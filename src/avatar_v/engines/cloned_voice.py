@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.engines.cloning import load_engine, say_pieces
-from avatar_v.engines.manner import split_manners
+from avatar_v.engines.cloning import load_engine, manners_of, say_pieces
 from avatar_v.engines.stored_voice import PAUSE_S, SENTENCE, drawing
 from avatar_v.engines.voice_file import read_voice
 from avatar_v.media.sound import resampled
@@ -44,7 +43,9 @@ class ClonedVoice:
         nothing."""
         pause = torch.zeros(round(PAUSE_S * SAMPLE_RATE_HZ))
         parts = [
-            (manner, piece) for manner, part in split_manners(text) for piece in split_pieces(part)
+            (manner, piece)
+            for manner, part in manners_of(self.model, text)
+            for piece in split_pieces(part)
         ]
         for number, (manner, part) in enumerate(parts):
             with drawing("cloned voice", seed, number):

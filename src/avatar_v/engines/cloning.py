@@ -18,7 +18,7 @@ from torch import Tensor
 from avatar_v.base.local_models import load_part, load_whole
 from avatar_v.base.outside import read_json
 from avatar_v.engines.checks import CLONING, CODEC, ONLY_OURS, OURS, check_engine
-from avatar_v.engines.manner import Manner, split_manners
+from avatar_v.engines.manner import Manner, has_marks, split_manners
 from avatar_v.engines.script import split_sentences
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.voices.phonemes import EMOTIONS, LANGUAGES, SILENT, from_ipa
@@ -57,13 +57,20 @@ def say_pieces(
     model: CloningModel, text: str, prompt: VoicePrompt, manner: Manner = PLAIN
 ) -> Iterator[Float[Tensor, " n"]]:
     """What `CloningModel.say` gives, in pieces as they are made where the model can do that. All
-    draws of torch's generator are made before this returns. ValueError for a manner that the model
-    cannot follow."""
+    draws of torch's generator are made before this returns. ``manner``: of `manners_of`."""
     if isinstance(model, TrainedVoice):
         return model.pieces(text, prompt, manner)
-    if manner != PLAIN:
-        raise ValueError(f"--script: {ONLY_OURS}")
     return iter([model.say(text, prompt)])
+
+
+def manners_of(model: CloningModel, text: str) -> list[tuple[Manner, str]]:
+    """The parts of a text, and how each is to be said. ValueError for a model that cannot follow
+    what the text asks for."""
+    if isinstance(model, TrainedVoice):
+        return list(split_manners(text))
+    if has_marks(text):
+        raise ValueError(f"--script: {ONLY_OURS}")
+    return [(PLAIN, text)]
 
 
 class CsmVoice:
