@@ -25,7 +25,14 @@ from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.voices import espeak
 from avatar_v.voices.codec import CodecConfig, VoiceCodec
 from avatar_v.voices.corpus import corpus_files, read_recordings, write_recordings
-from avatar_v.voices.model import Drawing, SpeakerParts, VoiceModel, fresh_llama, vector_of
+from avatar_v.voices.model import (
+    Drawing,
+    HeardVoice,
+    SpeakerParts,
+    VoiceModel,
+    fresh_llama,
+    vector_of,
+)
 from avatar_v.voices.rewards import REWARDS
 from avatar_v.voices.tokens import (
     END,
@@ -36,7 +43,7 @@ from avatar_v.voices.tokens import (
     rate_of,
 )
 from avatar_v.world.lexicon import sentence_split
-from avatar_v_data.voice_corpus import make_corpus, prose, recordings
+from avatar_v_data.voice_corpus import drawn, make_corpus, prose, recordings
 from avatar_v_eval.human.study_file import load_study
 from avatar_v_eval.studies import voices
 
@@ -93,8 +100,8 @@ def test_recorded_voices_differ_and_a_stopped_corpus_goes_on(tmp_path: Path) -> 
     before = path.stat().st_mtime_ns
     make_corpus(tmp_path, "train", 3, 1, texts=TEXTS)
     assert path.stat().st_mtime_ns == before
-    drawn, flite, _ = read_recordings([path])
-    assert drawn.voice == "drawn 0"
+    own, flite, _ = read_recordings([path])
+    assert own.voice == "drawn 0"
     assert flite.voice == "awb 1"
     assert flite.phonemes[0] == "SIL"
     assert abs(flite.stops_s[-1] - flite.seconds) < 0.2
@@ -165,8 +172,8 @@ def test_speech_as_tokens_holds_codes_and_times() -> None:
 
 
 def test_all_phonemes_are_said_in_their_order_and_in_whole_frames(model: VoiceModel) -> None:
-    prompt = 0.1 * torch.randn(10 * SAMPLES_PER_FRAME)
-    head = model.head(SPOKEN, prompt, np.ones(network.WIDTH), Voiced(0, 0, 2, 1))
+    codes = np.zeros((2, 10), int)
+    head = model.head(SPOKEN, HeardVoice(codes, [0] * SPEAKER_PARTS), Voiced(0, 0, 2, 1))
     how = Drawing(seed=3)
     tokens = list(model.tokens(head, SPOKEN, how))
     assert tokens == list(model.tokens(head, SPOKEN, how)), "the seed decides"
@@ -250,7 +257,7 @@ def test_the_study_of_voices_compares_models_with_recordings(
     pytest.importorskip("pocketsphinx")
     pytest.importorskip("pyworld")
     monkeypatch.setattr("avatar_v.voices.model.MOST_FRAMES", 2)
-    rows = [row for number in (0, 2) for row in recordings(number, 4, TEXTS)]
+    rows = [drawn(number, "My day is long.", seed) for number in (0, 2) for seed in range(4)]
     (tmp_path / "corpus").mkdir()
     write_recordings(tmp_path / "corpus" / "a.parquet", rows)
     model.save(tmp_path / "model")

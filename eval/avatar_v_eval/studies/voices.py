@@ -178,12 +178,12 @@ def speeches(
     emotion of the recording or another."""
     heads, phonemes = [], []
     for speaker in speakers:
-        vector = vector_of(speaker.prompt)
+        voice = model.hear(speaker.prompt)
         for one in speaker.said[:most]:
             asked = asked_of(one)
             if emotion is not None:
                 asked = asked._replace(emotion=EMOTIONS.index(emotion))
-            heads.append(model.head(one.phonemes, speaker.prompt, vector, asked))
+            heads.append(model.head(one.phonemes, voice, asked))
             phonemes.append(one.phonemes)
     hows = [Drawing(seed=derive("voices", seed, n) % (1 << 31)) for n in range(len(heads))]
     found: list[Speech] = []
@@ -301,9 +301,9 @@ def timed(model: VoiceModel, speakers: Sequence[Speaker], seed: int) -> dict[str
     firsts, ratios = [], []
     for at, speaker in enumerate(speakers):
         one = speaker.said[0]
-        vector = vector_of(speaker.prompt)  # kept in the voice file
+        voice = model.hear(speaker.prompt)  # once for all that it says
         started, num = time.perf_counter(), 0
-        head = model.head(one.phonemes, speaker.prompt, vector, asked_of(one))
+        head = model.head(one.phonemes, voice, asked_of(one))
         for piece in model.sound(head, one.phonemes, Drawing(seed=seed + at)):
             if num == 0:
                 firsts.append(time.perf_counter() - started)

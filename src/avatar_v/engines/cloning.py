@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,9 @@ from avatar_v.engines.manner import Manner, has_marks, split_manners
 from avatar_v.engines.script import split_sentences
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.voices.phonemes import EMOTIONS, LANGUAGES, SILENT, from_ipa
+
+if TYPE_CHECKING:  # transformers is imported with it
+    from avatar_v.voices.model import HeardVoice
 
 PLAIN = Manner()
 SPEAKER = "0"
@@ -186,6 +189,7 @@ class TrainedVoice:
         from avatar_v.voices.model import VoiceModel
 
         self._model = VoiceModel.load(folder, source)
+        self._heard: tuple[VoicePrompt, HeardVoice, int] | None = None  # of the last prompt
         self.rate_hz = SAMPLE_RATE_HZ
 
     def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
@@ -195,22 +199,28 @@ class TrainedVoice:
         self, text: str, prompt: VoicePrompt, manner: Manner = PLAIN
     ) -> Iterator[Float[Tensor, " n"]]:
         """The same while it is made; the only draw of torch's generator is made here."""
-        from avatar_v.voices.model import Drawing, vector_of
-        from avatar_v.voices.tokens import Voiced, rate_class
+        from avatar_v.voices.model import Drawing
+        from avatar_v.voices.tokens import Voiced
 
-        told = split_manners(prompt.transcript)
-        told = [name for own, part in told for name in phonemes_of(part, own.language)]
-        spoken_s = SPOKEN_SHARE * len(prompt.sound) / self.rate_hz
+        if self._heard is None or self._heard[0] is not prompt:
+            self._heard = (prompt, self._model.hear(prompt.sound), self._rate_of(prompt))
+        _, voice, rate = self._heard
         asked = Voiced(
-            LANGUAGES.index(manner.language),
-            EMOTIONS.index(manner.emotion),
-            rate_class(len([name for name in told if name not in SILENT]), spoken_s),
-            1,
+            LANGUAGES.index(manner.language), EMOTIONS.index(manner.emotion), rate, liveliness=1
         )
         phonemes = phonemes_of(text, manner.language)
-        head = self._model.head(phonemes, prompt.sound, vector_of(prompt.sound), asked)
+        head = self._model.head(phonemes, voice, asked)
         how = Drawing(seed=int(torch.randint(1 << 31, ())))
         return self._model.sound(head, phonemes, how)
+
+    def _rate_of(self, prompt: VoicePrompt) -> int:
+        """The class of its rate of speech."""
+        from avatar_v.voices.tokens import rate_class
+
+        told = split_manners(prompt.transcript)
+        names = [name for own, part in told for name in phonemes_of(part, own.language)]
+        spoken_s = SPOKEN_SHARE * len(prompt.sound) / self.rate_hz
+        return rate_class(len([name for name in names if name not in SILENT]), spoken_s)
 
 
 def phonemes_of(text: str, language: str = "en") -> list[str]:

@@ -86,6 +86,14 @@ class SpeakerParts:
 
 
 @dataclass(frozen=True)
+class HeardVoice:
+    """What is known of a voice: the codes of a prompt, and the parts of its vector."""
+
+    codes: Int[np.ndarray, "k f"]
+    parts: list[int]
+
+
+@dataclass(frozen=True)
 class Drawing:
     """How tokens are drawn."""
 
@@ -118,16 +126,14 @@ class VoiceModel:
         save_file({"centres": self.speaker.centres}, folder / SPEAKER_FILE)
         self.codec.save(folder / "codec")
 
-    def head(
-        self,
-        phonemes: Sequence[str],
-        prompt: Float[Tensor, " s"],
-        vector: Float[np.ndarray, " v"],
-        asked: Voiced,
-    ) -> list[int]:
-        """The tokens before the speech. ``prompt``: speech at 16 kHz; ``vector``: of its voice."""
+    def hear(self, prompt: Float[Tensor, " s"]) -> HeardVoice:
+        """The voice in speech at 16 kHz. ValueError where Resemblyzer is missing."""
         codes = self.codec.encode(prompt[None])[0, :PROMPT_BOOKS].numpy()
-        return self.vocabulary.head(asked, self.speaker.codes(vector), codes, phonemes)
+        return HeardVoice(codes, self.speaker.codes(vector_of(prompt)))
+
+    def head(self, phonemes: Sequence[str], voice: HeardVoice, asked: Voiced) -> list[int]:
+        """The tokens before the speech."""
+        return self.vocabulary.head(asked, voice.parts, voice.codes, phonemes)
 
     def sound(
         self, head: Sequence[int], phonemes: Sequence[str], how: Drawing
