@@ -4,6 +4,8 @@ PYTHON := $(firstword $(shell for p in python3.13 python3.12 python3.11 python3;
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p; done))
 endif
 VENV := .venv
+# a process that may not keep compiled modules compiles them all anew, and tests start many
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
