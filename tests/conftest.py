@@ -4,6 +4,7 @@ avatar_v_data at run time."""
 import gc
 import importlib.util
 import inspect
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from typing import Any, ForwardRef, get_args
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook, jaxtyped
+
+from forked import Spawning
 
 gc.disable()  # while all is imported; see the end of pytest_collection_modifyitems
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; children too
@@ -83,6 +86,11 @@ if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # its interpreter stands in for a GPU, in this process
     importlib.import_module("avatar_v.kernels.scopes")
     del os.environ["TRITON_INTERPRET"]  # alone
+
+_context = multiprocessing.get_context
+multiprocessing.get_context = lambda method=None: (
+    Spawning() if method == "spawn" else _context(method)
+)  # a start of seconds, most of them for torch
 
 MEDIA = Path(__file__).resolve().parents[2] / "shared" / "media"
 NOTEBOOK = "follow_a_batch"

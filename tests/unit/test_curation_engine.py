@@ -20,7 +20,6 @@ from avatar_v_data.curation.run import perform_all
 from avatar_v_data.curation.stages import FAILED, Result
 from avatar_v_data.curation.store import CurationStore, Row, unkept
 from curation_stubs import Count, Double, Last, recordings
-from forked import FORKS
 
 PLAN = CurationPlan((Count(), Double()))
 NAMES = [stage.name for stage in PLAN.stages]
@@ -118,11 +117,7 @@ def test_a_recording_that_fails_is_a_result_and_so_is_what_depends_on_it(tmp_pat
         assert len(again.finished()) == 2
 
 
-def test_a_pass_that_kills_its_workers_is_given_up_and_the_rest_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of forks, since a worker that starts alone imports torch for seconds."""
-    monkeypatch.setattr("multiprocessing.get_context", lambda _: FORKS)
+def test_a_pass_that_kills_its_workers_is_given_up_and_the_rest_is_made(tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     plan = CurationPlan((Count(deaths=str(deaths)), Double()))
