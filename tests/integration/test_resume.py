@@ -68,7 +68,8 @@ def test_killed_and_resumed_equals_uninterrupted(here: Path) -> None:
     run_words("run", words("1_t2v", "straight"))
     workers = ("--data.init_args.cache", "false", "--data.init_args.num_workers", "1")
     killed = words("1_t2v", "killed", *workers)
-    process = Script(STOP_AT_STEP_5, "run", *killed, OMP_NUM_THREADS="1").process
+    script = Script(STOP_AT_STEP_5, "run", *killed, OMP_NUM_THREADS="1")
+    process = script.process
     deadline = time.monotonic() + 300
     while not Path("at_step_5").exists() and process.exitcode is None:
         assert time.monotonic() < deadline, "step 5 was not reached in 5 minutes"
