@@ -4,6 +4,8 @@ PYTHON := $(firstword $(shell for p in python3.13 python3.12 python3.11 python3;
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p; done))
 endif
 VENV := .venv
+# a process that may not keep compiled modules compiles them all anew, and tests start many
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -47,8 +49,10 @@ types: $(STAMP)
 	$(BIN)/pyright
 
 tests: $(STAMP)
-	@# three for two cores: for a fifth of the time a test waits, for another process or the clock
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --durations 20
+	@# three for two cores: for a fifth of the time a test waits, for another process or the clock;
+	@# by folders, since xdist puts files of few tests last, and some of them take minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	  --durations 20
 
 test: style  ## style, types and the tests that this machine can run, in processes of one thread
 	@# pyright needs two minutes of one core: beside the tests the other core has work as well

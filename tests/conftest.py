@@ -1,19 +1,26 @@
 """Shared fixtures. beartype, where it is installed, checks every shape of avatar_v and
 avatar_v_data at run time."""
 
+import gc
 import importlib.util
 import inspect
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
+from dataclasses import is_dataclass
+from functools import partial, wraps
 from pathlib import Path
+from types import CodeType
 from typing import Any, ForwardRef, get_args
 
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook, jaxtyped
 
+from forked import Spawning
+
+gc.disable()  # while all is imported; see the end of pytest_collection_modifyitems
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; children too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,9 +33,41 @@ def checked(made: Any = None, *, typechecker: Callable) -> Any:
     if made is None:
         return partial(checked, typechecker=typechecker)
     hints = list(getattr(made, "__annotations__", {}).values())
+    if isinstance(made, type) and is_dataclass(made) and not has_quotes(hints):
+        init = vars(made).get("__init__")
+        if init is not None and not hasattr(init, "__wrapped__"):
+            made.__init__ = mostly_checked(init)
+        return made
     if not inspect.isfunction(made) or inspect.isgeneratorfunction(made) or has_quotes(hints):
         return jaxtyped(made, typechecker=typechecker)
-    return jaxtyped(as_type_error(made), typechecker=None)
+    return mostly_checked(made) if hints else made
+
+
+tests_begun = 0
+counts: dict[CodeType, list[int]] = {}
+"""Of all closures of a function together: the test that is run, and the calls in it."""
+
+
+def mostly_checked(made: Callable) -> Callable:
+    """Of the calls in each test the first are checked, and of a loop's others each eighth. The
+    checks are made for the first call: few tests call most functions of a module."""
+    check, count = None, [0, 0]
+    if "<locals>" in made.__qualname__:
+        count = counts.setdefault(made.__code__, count)
+
+    @wraps(made)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal check
+        if count[0] != tests_begun:
+            count[:] = tests_begun, 0
+        count[1] += 1
+        if count[1] > 24 and count[1] % 8:
+            return made(*args, **kwargs)
+        if check is None:
+            check = jaxtyped(as_type_error(made), typechecker=None)
+        return check(*args, **kwargs)
+
+    return call
 
 
 def has_quotes(hint: Any) -> bool:
@@ -48,6 +87,11 @@ if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
     importlib.import_module("avatar_v.kernels.scopes")
     del os.environ["TRITON_INTERPRET"]  # alone
 
+_context = multiprocessing.get_context
+multiprocessing.get_context = lambda method=None: (
+    Spawning() if method == "spawn" else _context(method)
+)  # a start of seconds, most of them for torch
+
 MEDIA = Path(__file__).resolve().parents[2] / "shared" / "media"
 NOTEBOOK = "follow_a_batch"
 """The one that runs with every test; of the others test_docs.py resolves what they import."""
@@ -55,6 +99,11 @@ NOTEBOOK = "follow_a_batch"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="replace the golden losses")
+
+
+def pytest_runtest_setup() -> None:
+    global tests_begun
+    tests_begun += 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -81,6 +130,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
         if item.get_closest_marker("faces") and not face_track.is_available():
             item.add_marker(pytest.mark.skip(reason="needs the [faces] extra"))
+    gc.collect()
+    gc.freeze()  # what is imported stays, and is not searched again and again
+    gc.enable()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Processes that are there at once: forks of a server without threads, which has imported what is
 heavy. As a user's they have no run-time checks of shapes. They begin in the folder and with the
-environment in which the tests began.
+environment in which the tests began; those that the library would spawn, and which conftest.py has
+forked as well, with those of now.
 """
 
 import multiprocessing
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,23 @@ FORKS.set_forkserver_preload(
         "avatar_v.objectives.sft",
     ]
 )
+
+
+class _Spawned(ForkServerProcess):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._environment = dict(os.environ)
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self._environment)
+        super().run()
+
+
+class Spawning(ForkServerContext):
+    """Takes what the context "spawn" takes, pickled as there."""
+
+    Process = _Spawned
 
 
 def spawn(work: Callable[..., None], args: tuple, num_ranks: int, *, join: bool = True) -> Any:

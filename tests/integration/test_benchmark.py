@@ -351,8 +351,11 @@ def test_another_frame_rate_can_be_taken(made: BenchManifest, tmp_path: Path):
     assert table["value"].is_not_null().all(), table["reason"].to_list()
 
 
-def test_a_changed_file_costs_its_case_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    made = make_manifest(tmp_path / "w")
+def test_a_changed_file_costs_its_case_alone(
+    made: BenchManifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copytree(made.root, tmp_path / "w")
+    made = load_manifest(tmp_path / "w")
     made.path(made.cases[1], "image").write_bytes(b"other")
     assert bench("cases", "check", made.root) == 1
     assert "w_01: image image/w_01.png has changed" in capsys.readouterr().out

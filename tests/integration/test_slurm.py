@@ -1,5 +1,7 @@
 """`avatar-v launch --on slurm` on a real Slurm: preempted, requeued, finished, and stopped."""
 
+import contextlib
+import io
 import re
 import subprocess
 import sys
@@ -8,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from mlflow.tracking import MlflowClient
 from safetensors.torch import load_file
 
-from avatar_v.callbacks.experiment_log import TAG
+from avatar_v.cli import main
 from avatar_v.recipe.cli import run_words
 from loopback_slurm import missing, slurm, until
 from tiny_run import RECIPES, losses, make_shards
@@ -31,21 +32,22 @@ trainer:
 """
 RECIPE = [str(RECIPES / "1_t2v.yaml"), str(RECIPES / "tiny.yaml"), "overlay.yaml"]
 ROOT = Path("runs/tiny/1_t2v")
+COMMAND = (sys.executable, "-m", "avatar_v.cli")
 
 
 class Cluster:
-    """A Slurm of two nodes, and commands in a folder with shards."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.environment = {**environment, "MASTER_ADDR": "127.0.0.1"}  # node names are no hosts
+    """A Slurm of two nodes, which this process knows, and commands in a folder with shards."""
 
     def told(self, *command: str) -> str:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def avatar_v(self, *words: str) -> str:
-        return self.told(sys.executable, "-m", "avatar_v.cli", *words)
+        """In this process: a start takes seconds."""
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            assert main(words) == 0
+        return said.getvalue()
 
     def launch(self, *words: str) -> str:
         """The number of the job, which has begun to train."""
@@ -84,8 +86,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     (tmp_path / "overlay.yaml").write_text(OVERLAY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")  # node names are no hosts
     with slurm(tmp_path / "slurm", 2) as environment:
-        yield Cluster(environment)
+        for name in ("PATH", "SLURM_CONF"):
+            monkeypatch.setenv(name, environment[name])
+        yield Cluster()
 
 
 def weights(root: Path) -> dict[str, torch.Tensor]:
@@ -121,7 +126,12 @@ def test_a_preempted_run_is_requeued_and_equals_an_uninterrupted_one(cluster: Cl
     said = cluster.avatar_v("launch", "status", str(ROOT))
     assert "COMPLETED" in said
     assert "requeued 1 times" in said
-    assert "40 steps in" in cluster.avatar_v("launch", "logs", str(ROOT))
+    logs = (*COMMAND, "launch", "logs", str(ROOT))  # becomes the program that shows them
+    assert "40 steps in" in cluster.told(*logs)
+    from mlflow.tracking import MlflowClient  # seconds, in each process that collects tests
+
+    from avatar_v.callbacks.experiment_log import TAG
+
     # Absolute: mlflow keeps a connection for each address that this process has had.
     client = MlflowClient(f"sqlite:///{Path('runs/mlflow.db').absolute()}")
     (run,) = client.search_runs(["1"])
@@ -142,7 +152,7 @@ def test_two_nodes_are_preempted_together_and_go_on_as_two_and_as_one(cluster: C
     cluster.go_on(job)
     cluster.finished(job)
     straight = Path("straight")
-    cluster.avatar_v("run", *RECIPE, *STRAIGHT, "--trainer.devices", "2")
+    cluster.told(*COMMAND, "run", *RECIPE, *STRAIGHT, "--trainer.devices", "2")
     assert 0 < first < 40
     assert losses(ROOT) == losses(straight)
     assert equal(ROOT, straight)
@@ -159,10 +169,13 @@ def test_two_nodes_are_preempted_together_and_go_on_as_two_and_as_one(cluster: C
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_has_its_checkpoint_and_is_not_requeued(cluster: Cluster) -> None:
+def test_a_run_that_is_stopped_has_its_checkpoint_and_is_not_requeued(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     job = cluster.launch("--", "--trainer.max_steps", "100000")
-    with pytest.raises(AssertionError, match=f"slurm has this run as {job}; avatar-v launch stop"):
+    with pytest.raises(AssertionError):
         cluster.launch()
+    assert f"slurm has this run as {job}; avatar-v launch stop" in capsys.readouterr().err
     cluster.avatar_v("launch", "stop", str(ROOT))
     cluster.until(lambda: "JobState=FAILED" in cluster.state(job))
     assert "ExitCode=75:0" in cluster.state(job)

@@ -1,6 +1,7 @@
 """Pairs of what wraps or changes a network give the velocity of the plain network; a pair that
 cannot be is refused in a sentence. The pairs of other tests are in docs/architecture.md."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pair", composing.PAIRS, ids=" ".join)
-def test_a_pair_gives_the_velocity_of_the_plain_network(pair: tuple[str, str], found) -> None:
+def test_a_pair_gives_the_velocity_of_the_plain_network(pair: tuple[str, ...], found) -> None:
     off, in_bf16 = found[" ".join(pair)]
     # fp32: sums in another order; bf16 may round in other places, not more coarsely
     assert off < (2 * in_bf16 if "bf16" in pair else 2e-6)
+
+
+@pytest.mark.slow
+def test_graphs_that_end_at_every_block_give_the_same_velocity(tmp_path: Path) -> None:
+    found = composing.main(tmp_path, composing.BROKEN)
+    assert found.keys() == {" ".join(pair) for pair in composing.BROKEN}
+    assert all(off < 2e-6 for off, _ in found.values()), found
 
 
 @pytest.mark.parametrize("ways", composing.SHARDED, ids=" ".join)

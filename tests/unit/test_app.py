@@ -320,9 +320,7 @@ def test_a_taken_or_impossible_port_is_told_before_weights_are_loaded(tmp_path: 
 
 
 def test_a_drawn_person_is_a_clip_and_other_words(tmp_path: Path) -> None:
-    clip, speech = draw_person(tmp_path / "a", 3)
+    clip, speech = draw_person(tmp_path, 3)
     info = probe(clip)
     assert (info.width, info.height) == (128, 128)
     assert len(read_audio(speech)) == 640 * SPEECH_FRAMES
-    again, _ = draw_person(tmp_path / "b", 3)
-    assert os.path.getsize(again) == os.path.getsize(clip)

@@ -91,9 +91,8 @@ def test_content_is_the_same_every_time_and_differs_by_case(tmp_path: Path):
 def test_world70_is_the_frozen_one():
     frozen = frozen_contents()
     assert len(frozen) == WORLD70.num_cases == 70
-    for index in (0, 69):
-        drawn = drawn_case(WORLD70, index)
-        assert case_content(drawn.reference, drawn.target).near(frozen[f"world70_{index:02d}"])
+    drawn = drawn_case(WORLD70, 69)
+    assert case_content(drawn.reference, drawn.target).near(frozen["world70_69"])
     for (_, one), (_, other) in itertools.combinations(frozen.items(), 2):
         assert not one.near(other)
 

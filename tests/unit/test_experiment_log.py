@@ -8,9 +8,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from avatar_v.callbacks import experiment_log
-from avatar_v.callbacks.experiment_log import PatientMLFlowLogger
-
 
 def answering(port: int, seen: list[dict]) -> ThreadingHTTPServer:
     """A server that answers as MLflow's does to a run's calls."""
@@ -46,6 +43,9 @@ def ended(server: ThreadingHTTPServer) -> None:
 def test_what_a_dead_server_missed_reaches_it_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from avatar_v.callbacks import experiment_log  # mlflow takes seconds where tests are collected
+    from avatar_v.callbacks.experiment_log import PatientMLFlowLogger
+
     monkeypatch.setattr(experiment_log, "PAUSES_S", (0.2,))
     for name in experiment_log.PATIENCE:
         monkeypatch.delenv(name, raising=False)

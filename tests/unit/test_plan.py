@@ -113,7 +113,7 @@ STAGES = [name for name in ALONE if name[0] in "12345"]
 """Those that larger sizes have, too."""
 
 
-OF_EACH_KIND = ("3_sft", "4c_distill_motion", "5b_dpo", "refiner", "critic_face", "0_vae")
+OF_EACH_KIND = ("3_sft", "4c_distill_motion", "5b_dpo", "critic_face", "0_vae")
 """Clips and pairs, one network and several, and what needs no plan. The others take seconds to half
 a minute each and run with the slow tests; the doctor builds the networks of all."""
 WITH_TIME = "3_motion"

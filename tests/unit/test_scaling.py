@@ -221,6 +221,7 @@ def test_a_video_that_cannot_be_planned_is_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
     """Each table of seconds, behind the command that printed it, and the rows taken from them."""
     text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")

@@ -104,7 +104,7 @@ def bytes_of_index(num: int) -> tuple[float, float, float, float]:
 
 def test_an_index_and_its_plan_stay_below_200_bytes_a_clip() -> None:
     # A process of its own: the checks of shapes in this one take half a minute for 120,000 members.
-    columns, found, most, whole = in_a_process(bytes_of_index, 20_000)
+    columns, found, most, whole = in_a_process(bytes_of_index, 8_000)
     assert whole < MOST_BYTES
     assert abs(found - columns) < 0.05 * columns
     assert most < 1.5 * MOST_BYTES

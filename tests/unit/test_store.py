@@ -19,7 +19,6 @@ from avatar_v.shards import store
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.store import list_files, read_ranges
 
-server = pytest.importorskip("moto.server", reason="needs moto and s3fs, of the extra dev")
 fsspec = pytest.importorskip("fsspec")
 URL = "s3://bucket/some/shards"
 
@@ -27,6 +26,7 @@ URL = "s3://bucket/some/shards"
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The file system of a fresh server with one bucket."""
+    server = pytest.importorskip("moto.server", reason="needs moto and s3fs, of the extra dev")
     moto = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     address, port = moto.get_host_and_port()
