@@ -92,7 +92,7 @@ def spoken_case(
         torch.zeros(num),
         tuple(segments),
         (),
-        split_phases(segments),
+        split_phases(tuple(segments)),
     )
     motion = motion_track(speech, sample_style(case.person_id), seed=case.target.seed)
     target = replace(

@@ -20,6 +20,7 @@ STRESS = "\u02c8\u02cc"
 """Signs before stressed vowels."""
 _RETRIEVE, _EVENTS_IPA, _UTF8, _PHONEME, _RATE = 2, 3, 1, 7, 1  # of speak_lib.h
 _LOCK = threading.Lock()  # the library has one state
+_CALLED: list[Any] = []  # what it calls, which must not go
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def _library() -> tuple[Any, int, list[Any]]:
             at += 1
         return 0
 
-    library.hear = _CALLBACK(hear)  # kept: the library calls it
-    library.espeak_SetSynthCallback(library.hear)
+    callback = _CALLBACK(hear)
+    _CALLED.append(callback)
+    library.espeak_SetSynthCallback(callback)
     return library, rate_hz, heard
