@@ -96,6 +96,13 @@ def add_footage(parser: argparse.ArgumentParser) -> None:
         help="of the talking shots: a camera that shakes or stutters, light that changes or "
         "flickers (default: 0)",
     )
+    parser.add_argument(
+        "--planted",
+        type=int,
+        default=0,
+        help="videos besides that hold each further fault once (subtitles, hands, music …), and "
+        "for each three altered copies and four broken files (default: 0)",
+    )
     parser.add_argument("--size", type=int, default=96, help="height in pixels (default: 96)")
     parser.add_argument("--split", default="train", choices=["train", "validation", "test"])
     parser.add_argument("--first", type=int, default=0, help="number of the first person")
@@ -220,7 +227,7 @@ def _print_failed(failed: dict[str, str]) -> None:
 
 def footage(args: argparse.Namespace) -> int:
     from avatar_v.types import FRAME_RATE_HZ
-    from avatar_v_data.world_footage import FootageSettings, write_footage
+    from avatar_v_data.world_footage import FootageSettings, plan_footage, write_footage
 
     settings = FootageSettings(
         num_recordings=args.recordings,
@@ -232,9 +239,10 @@ def footage(args: argparse.Namespace) -> int:
         first=args.first,
         seed=args.seed,
         faults=args.faults,
+        num_planted=args.planted,
     )
     with progress_bar() as progress:
-        task = progress.add_task("footage", total=args.recordings + args.copies)
+        task = progress.add_task("footage", total=len(plan_footage(settings)))
         plans = write_footage(
             settings,
             args.out,

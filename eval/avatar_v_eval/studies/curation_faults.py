@@ -1,0 +1,136 @@
+"""What the stages of a plan say of planted faults (`avatar-v-data footage --planted`): writing,
+hands, turned heads and pictures, sounds, altered copies, broken files.
+
+Each recording holds each fault once, so that shots of one fault are independent: shares of shots
+have Wilson's interval.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from avatar_v.types import FRAME_RATE_HZ
+from avatar_v_data.curation.plan import Limit
+from avatar_v_data.curation.run import Curated
+from avatar_v_data.world_faults import ALTERED, BROKEN, PLANTED
+from avatar_v_eval.intervals import pooled_mean, rate, within_unit
+from avatar_v_eval.protocol import Findings
+from avatar_v_eval.records import Number
+from avatar_v_eval.studies.curation_signals import auc
+from avatar_v_eval.studies.curation_truth import WHOLE, WORDS, Truth
+
+FINDS = {
+    "text": ("subtitle", "logo", "screencast"),
+    "num_faces": ("bystander",),
+    "turned": ("turned",),
+    "snr_db": ("music",),
+    "second_voice_share": ("voices",),
+    "text_on_face": (),
+    "nudity": (),
+}
+"""Column → the faults that it is there to find."""
+Clip = Mapping[str, Any]
+
+
+def planted(run: Curated, truths: Sequence[Truth], tier: str) -> Findings:
+    """ValueError for a plan that has not all columns of `FINDS` in its tier."""
+    limits = run.plan.limits[tier]
+    if lacking := [column for column in FINDS if column not in limits]:
+        raise ValueError(f"tier {tier} has no limit on {lacking[0]}: use the plan world_faults")
+    whole = [truth for truth in truths if not truth.altered and not truth.broken]
+    numbers: dict[str, Number] = {}
+    for kind in ("talk", *PLANTED):
+        numbers |= reached(whole, kind)
+    for column, faults in FINDS.items():
+        numbers |= told(whole, column, limits[column], faults)
+    numbers |= {**copies(truths, whole), **broken(truths)}
+    minutes = sum(truth.num_frames for truth in whole) / FRAME_RATE_HZ / 60
+    return Findings(
+        "Planted faults in drawn footage",
+        numbers,
+        notes=[
+            f"{len(whole)} recordings, {minutes:.0f} minutes; tier {tier} of plan {run.plan_name}; "
+            "intervals of shares are Wilson's, of others over recordings"
+        ],
+    )
+
+
+def reached(truths: Sequence[Truth], kind: str) -> dict[str, Number]:
+    """Shots of a kind a second of which lies in a clip, and in one that is taken."""
+    shots = [(truth, shot) for truth in truths for shot in truth.shots if shot["kind"] == kind]
+    numbers = {}
+    for key, words, rows in (("clipped", "have a clip", "clips"), ("taken", "are taken", "taken")):
+        num = sum(
+            any(
+                min(clip["stop"], shot["stop"]) - max(clip["start"], shot["start"]) >= FRAME_RATE_HZ
+                for clip in getattr(truth, rows)
+            )
+            for truth, shot in shots
+        )
+        words = f"shots that {words}: {WORDS[kind]}"
+        numbers[f"{key}_{kind}"] = rate(num, len(shots)).described(words)
+    return numbers
+
+
+def told(
+    truths: Sequence[Truth], column: str, limit: Limit, faults: Sequence[str]
+) -> dict[str, Number]:
+    """How well a column tells clips with its faults from good ones, and what its limit refuses."""
+    rows = list(_clips(truths))
+    sign = 1.0 if limit.max is not None else -1.0
+    numbers, refused = {}, [kind for _, kind, clip in rows if not limit.holds(clip[column])]
+
+    def values(kind: str) -> list[tuple[int, float]]:
+        return [(unit, sign * clip[column]) for unit, own, clip in rows if own == kind]
+
+    good = values("talk")
+    for fault in faults:
+        if bad := values(fault):
+            of = f"{column}: {WORDS[fault]}"
+            numbers[f"auc_{column}_{fault}"] = auc(bad, good).described(f"{of}: area under curve")
+            recall = rate(refused.count(fault), len(bad))
+            numbers[f"recall_{column}_{fault}"] = recall.described(f"{of}: refused ({limit})")
+    if faults and refused:
+        num = sum(kind in faults for kind in refused)
+        words = f"{column}: refused clips that have such a fault"
+        numbers[f"precision_{column}"] = rate(num, len(refused)).described(words)
+    alarms = rate(refused.count("talk"), len(good))
+    numbers[f"alarms_{column}"] = alarms.described(f"{column}: good clips refused ({limit})")
+    return numbers
+
+
+def copies(truths: Sequence[Truth], whole: Sequence[Truth]) -> dict[str, Number]:
+    """Of each kind of copy the time that is left out before any model looks, and of what is no copy
+    and moves."""
+    numbers = {}
+    for how in ALTERED:
+        own = [truth for truth in truths if truth.altered == how]
+        numbers[f"copies_{how}"] = _left_out(own).described(f"copies left out: {how}")
+    words = "footage that is no copy, left out"
+    return {**numbers, "copies_wrong": _left_out(whole).described(words)}
+
+
+def broken(truths: Sequence[Truth]) -> dict[str, Number]:
+    """Broken files that the report names with a reason, and others of which nothing is missing."""
+    numbers = {}
+    for how in BROKEN:
+        own = [truth for truth in truths if truth.broken == how]
+        named = rate(sum(bool(truth.failed) for truth in own), len(own))
+        numbers[f"broken_{how}"] = named.described(f"broken files named: {how}")
+    rest = [truth for truth in truths if not truth.broken]
+    kept = sum(not truth.failed or "shows what" in truth.failed for truth in rest)
+    numbers["broken_others"] = rate(kept, len(rest)).described("other files, whole or named copies")
+    return numbers
+
+
+def _clips(truths: Sequence[Truth]) -> Iterator[tuple[int, str, Clip]]:
+    """Of clips of one kind their recording and the kind."""
+    for unit, truth in enumerate(truths):
+        for clip in truth.clips:
+            kind, share = truth.most("kind", clip)
+            if share >= WHOLE:
+                yield unit, kind, clip
+
+
+def _left_out(truths: Sequence[Truth]) -> Number:
+    parts = [float(truth.is_in(truth.left_out).sum()) for truth in truths]
+    return within_unit(pooled_mean(parts, [float(truth.num_frames) for truth in truths]))
