@@ -8,6 +8,7 @@ is in the typeface of Pillow.
 
 import dataclasses
 import math
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,26 +129,26 @@ def write_altered(original: Path, copy: Path, how: Altered, amount: float) -> No
         writer.write(frames, F.pad(sound, (0, missing)))
 
 
-def break_file(path: Path, how: Broken) -> None:
-    """Leave of an mp4 file what the fault leaves."""
-    if how in ("truncated", "mute"):
-        whole = path.with_suffix(".whole")
-        options = {"movflags": "faststart"}
-        with av.open(str(path)) as source, av.open(
-            str(whole), "w", format="mp4", options=options
-        ) as target:  # fmt: skip
-            if how == "truncated":
-                copy_packets(source, target)
-            else:
-                stream = target.add_stream_from_template(source.streams.video[0])
-                for packet in source.demux(video=0):
-                    if packet.dts is not None:
-                        packet.stream = stream
-                        target.mux(packet)
-        whole.replace(path)
-    if how != "mute":
-        data = path.read_bytes()
-        path.write_bytes(data[: 0 if how == "empty" else len(data) // 2])
+def write_broken(original: Path, copy: Path, how: Broken) -> None:
+    """What the fault leaves of an mp4 file."""
+    if how in ("empty", "headless"):  # its index is the last part
+        data = original.read_bytes()
+        copy.write_bytes(data[: 0 if how == "empty" else len(data) // 2])
+        return
+    with (
+        av.open(str(original)) as source,
+        av.open(str(copy), "w", format="mp4", options={"movflags": "faststart"}) as target,
+    ):
+        if how == "truncated":
+            copy_packets(source, target)
+        else:
+            stream = target.add_stream_from_template(source.streams.video[0])
+            for packet in source.demux(video=0):
+                if packet.dts is not None:
+                    packet.stream = stream
+                    target.mux(packet)
+    if how == "truncated":
+        os.truncate(copy, copy.stat().st_size // 2)
 
 
 def _posed(clip: WorldClip, fault: PlantedShot, size: int, draw: random.Random) -> WorldClip:

@@ -44,10 +44,10 @@ from avatar_v_data.world_faults import (
     Altered,
     Broken,
     PlantedShot,
-    break_file,
     draw_planted,
     widened,
     write_altered,
+    write_broken,
 )
 from avatar_v_data.world_settings import MAX_SIZE
 
@@ -157,12 +157,13 @@ def plan_footage(settings: FootageSettings) -> list[DrawnRecording]:
     plans = [_plan_one(settings, number, people) for number in range(settings.num_recordings)]
     for number in range(settings.num_copies):
         plans.append(_copy(plans[number], f"again-{number:03d}.mp4"))
-    for number in range(settings.num_planted):
-        one = _plan_planted(settings, number, people)
+    planted = [_plan_planted(settings, number, people) for number in range(settings.num_planted)]
+    for number, one in enumerate(planted):
         plans += [one, *(_altered(settings, number, one, how) for how in ALTERED)]
-    for how in BROKEN if settings.num_planted else ():
-        for number in range(settings.num_planted):
-            plans.append(_plan_planted(settings, number, people, how))
+    for how in BROKEN:
+        plans += [
+            replace(one, file=_named(one, how), copy_of=one.file, broken=how) for one in planted
+        ]
     return plans
 
 
@@ -181,7 +182,7 @@ def write_footage(
     plans = plan_footage(settings)
     out.mkdir(parents=True, exist_ok=True)
     todo = [plan for plan in plans if not (out / plan.file).exists()]
-    todo.sort(key=lambda plan: bool(plan.altered))  # behind what they are made of
+    todo.sort(key=_is_made)  # behind what they are made of
     done = itertools.count(len(plans) - len(todo) + 1)
     on_file(len(plans) - len(todo))
     if num_workers == 1:
@@ -191,7 +192,7 @@ def write_footage(
     else:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(num_workers, context) as pool:
-            for _, some in itertools.groupby(todo, key=lambda plan: bool(plan.altered)):
+            for _, some in itertools.groupby(todo, key=_is_made):
                 for future in [pool.submit(_write_one, settings, plan, out) for plan in some]:
                     future.result()
                     on_file(next(done))
@@ -222,27 +223,19 @@ def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> Draw
     return DrawnRecording(f"recording-{number:03d}.mp4", tuple(shots))
 
 
-def _plan_planted(
-    settings: FootageSettings, number: int, people: list[int], broken: Broken | Literal[""] = ""
-) -> DrawnRecording:
-    """Each fault once, in any order, of two persons in turn, so that cuts can be seen; or a shot
-    without fault, which will be broken."""
-    own = 1 + BROKEN.index(broken) if broken else 0
-    draw = random.Random(derive("planted", settings.seed, number, own))
-    faults: list[PlantedShot] = [""]
-    if not broken:
-        faults = [*PLANTED, *faults * PLANTED_TALKS]
-        draw.shuffle(faults)
-    host = own * settings.num_planted + number
+def _plan_planted(settings: FootageSettings, number: int, people: list[int]) -> DrawnRecording:
+    """Each fault once, in any order, of two persons in turn, so that cuts can be seen."""
+    draw = random.Random(derive("planted", settings.seed, number))
+    faults: list[PlantedShot] = [*PLANTED, *[""] * PLANTED_TALKS]
+    draw.shuffle(faults)
     shots: list[Shot] = []
     for place, fault in enumerate(faults):
-        who = (host + place % 2 * (len(people) // 2)) % len(people)
+        who = (number + place % 2 * (len(people) // 2)) % len(people)
         start = shots[-1].stop if shots else 0
         stop = start + round(draw.uniform(*PLANTED_SHOT_S) * FRAME_RATE_HZ)
-        room = _scene(settings, who, place // 2 + own)
+        room = _scene(settings, who, place // 2)
         shots.append(Shot(start, stop, "talk", people[who], room, fault=fault))
-    name = f"broken-{number:03d}_{broken}" if broken else f"planted-{number:03d}"
-    return DrawnRecording(f"{name}.mp4", tuple(shots), broken=broken)
+    return DrawnRecording(f"planted-{number:03d}.mp4", tuple(shots))
 
 
 def _altered(
@@ -258,8 +251,12 @@ def _altered(
         for shot in plan.shots
         if shot.start < COPIED_FRAMES
     )
-    name = plan.file.replace(".", f"_{how}.")  # behind the original's, which stays
-    return DrawnRecording(name, shots, copy_of=plan.file, altered=how, amount=amount)
+    return DrawnRecording(_named(plan, how), shots, plan.file, altered=how, amount=amount)
+
+
+def _named(plan: DrawnRecording, how: str) -> str:
+    """The name of a copy: behind the original's, which stays."""
+    return plan.file.replace(".", f"_{how}.")
 
 
 def _scene(settings: FootageSettings, person: int, visit: int) -> int:
@@ -280,8 +277,11 @@ def _copy(plan: DrawnRecording, file: str) -> DrawnRecording:
 def _write_one(settings: FootageSettings, plan: DrawnRecording, out: Path) -> None:
     torch.set_num_threads(1)
     growing = out / f".{plan.file}"
-    if plan.altered:
-        write_altered(out / plan.copy_of, growing, plan.altered, plan.amount)
+    if plan.altered or plan.broken:
+        if plan.altered:
+            write_altered(out / plan.copy_of, growing, plan.altered, plan.amount)
+        if plan.broken:
+            write_broken(out / plan.copy_of, growing, plan.broken)
         os.replace(growing, out / plan.file)
         return
     lacks, drawn = plan.lacks, plan_footage(settings)
@@ -303,9 +303,12 @@ def _write_one(settings: FootageSettings, plan: DrawnRecording, out: Path) -> No
                 frames = _compressed(frames)
             writer.write(frames[cut:], sound[cut * SAMPLES_PER_FRAME :])
     np.save(motion_file(out / plan.file), torch.cat(motions)[lacks:].half().numpy())
-    if plan.broken:
-        break_file(growing, plan.broken)
     os.replace(growing, out / plan.file)
+
+
+def _is_made(plan: DrawnRecording) -> bool:
+    """Of another file."""
+    return bool(plan.altered or plan.broken)
 
 
 def _row(plan: DrawnRecording) -> dict[str, Any]:
