@@ -30,7 +30,7 @@ from avatar_v.media.writer import Writer
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.person import sample_person
-from avatar_v.world.render import render
+from avatar_v.world.render import MIN_SIZE, render
 from avatar_v.world.scene import sample_scene
 
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -81,7 +81,7 @@ def draw_planted(
                 small = F.interpolate(square.float(), size=(side, side), mode="area").byte()
                 frames[:, :, -side:, draw.choice((slice(side), slice(-side, None)))] = small
         case "bystander":
-            side = size // 16 * 8
+            side = max(size // 16 * 8, MIN_SIZE)
             video = make_clip(other, scene, speeches[1], num_frames=num, size=side).video
             assert video is not None
             frames[:, :, -side:, draw.choice((slice(side), slice(-side, None)))] = video
