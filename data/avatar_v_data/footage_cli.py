@@ -179,6 +179,7 @@ def select(args: argparse.Namespace) -> int:
             console.print(f"next: {command}", soft_wrap=True, markup=False, highlight=False)
     console.print(f"clips to watch: {args.out}/report.html", soft_wrap=True)
     _print_failed(found.failed)
+    _print_failed(found.ends_early, "ends early")
     made = [s.num_samples if run.plan.samples else len(s.clips) for s in selections]
     return 0 if any(made) else 1
 
@@ -218,11 +219,11 @@ def deploy(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_failed(failed: dict[str, str]) -> None:
+def _print_failed(failed: dict[str, str], what: str = "left out") -> None:
     for name, reason in list(failed.items())[:10]:
-        print(f"left out: {name}: {reason}")
+        print(f"{what}: {name}: {reason}")
     if len(failed) > 10:
-        print(f"left out: {len(failed) - 10} more")
+        print(f"{what}: {len(failed) - 10} more")
 
 
 def footage(args: argparse.Namespace) -> int:

@@ -24,7 +24,6 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from avatar_v.media.outputs import build_output
-from avatar_v.media.push import copy_packets
 from avatar_v.media.reading import read_audio, read_video
 from avatar_v.media.writer import Writer
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
@@ -50,17 +49,18 @@ COVERED, BESIDE = (0.75, 1.0), (0.35, 0.45)  # of the motion's cover
 TILT_DEGREES = (20.0, 30.0)
 MUSIC = (0.12, 0.5)  # of the speech's root mean square
 COPIED_FRAMES = 500  # of a recording that an altered copy shows
+TRUNCATED_FRAMES = 200  # before it is
 CROP = (0.03, 0.12)  # off each side
 SPEED = (0.6, 0.95)
 INK, PAPER = (30, 30, 40), (240, 240, 235)
 
 
 def draw_planted(
-    fault: PlantedShot, person: int, other: int, scene: int, speeches: Sequence[int], num: int,
+    fault: str, person: int, other: int, scene: int, speeches: Sequence[int], num: int,
     size: int, draw: random.Random,
 ) -> tuple[Frames, Float[Tensor, " s"], Float[Tensor, "f m"]]:  # fmt: skip
-    """``num`` frames of a shot with a fault or none, their sound and motion. ``other`` is a person
-    who is heard or seen besides, with the second of the speeches."""
+    """``num`` frames of a shot with a fault of `PLANTED` or "", their sound and motion. ``other``
+    is a person who is heard or seen besides, with the second of the speeches."""
     clip = _posed(make_clip(person, scene, speeches[0], num_frames=num, size=size,
                             render_video=False), fault, size, draw)  # fmt: skip
     assert clip.video is not None
@@ -130,28 +130,30 @@ def write_altered(original: Path, copy: Path, how: Altered, amount: float) -> No
 
 
 def write_broken(original: Path, copy: Path, how: Broken) -> None:
-    """What the fault leaves of an mp4 file."""
-    if how in ("empty", "headless"):  # its index is the last part
-        data = original.read_bytes()
-        copy.write_bytes(data[: 0 if how == "empty" else len(data) // 2])
-        return
-    with (
-        av.open(str(original)) as source,
-        av.open(str(copy), "w", format="mp4", options={"movflags": "faststart"}) as target,
-    ):
-        if how == "truncated":
-            copy_packets(source, target)
-        else:
-            stream = target.add_stream_from_template(source.streams.video[0])
-            for packet in source.demux(video=0):
-                if packet.dts is not None:
-                    packet.stream = stream
-                    target.mux(packet)
-    if how == "truncated":
-        os.truncate(copy, copy.stat().st_size // 2)
+    """What the fault leaves of an mp4 file. What is truncated runs backwards, since it can be read
+    and is no copy."""
+    match how:
+        case "empty":
+            copy.touch()
+        case "headless":  # the index is the last part
+            copy.write_bytes(original.read_bytes()[: original.stat().st_size // 2])
+        case "truncated":
+            frames = read_video(original, max_frames=TRUNCATED_FRAMES).flip(0)
+            sound = read_audio(original)[: len(frames) * SAMPLES_PER_FRAME]
+            index_first = build_output(str(copy), growing=copy.with_suffix(".growing"))
+            with Writer(index_first) as writer:
+                writer.write(frames, sound)
+            os.truncate(copy, copy.stat().st_size // 2)
+        case "mute":
+            with av.open(str(original)) as source, av.open(str(copy), "w", format="mp4") as target:
+                stream = target.add_stream_from_template(source.streams.video[0])
+                for packet in source.demux(video=0):
+                    if packet.dts is not None:
+                        packet.stream = stream
+                        target.mux(packet)
 
 
-def _posed(clip: WorldClip, fault: PlantedShot, size: int, draw: random.Random) -> WorldClip:
+def _posed(clip: WorldClip, fault: str, size: int, draw: random.Random) -> WorldClip:
     """The clip with its pictures, the head turned or a hand there where the fault says so. One ray
     a pixel: four take four times as long."""
     motion, scene = clip.motion.clone(), sample_scene(clip.scene_id)

@@ -375,7 +375,7 @@ def _backdrop(square: Frames) -> Frames:
     return (edge * light).clamp(0, 255).byte()
 
 
-def spoilt(frames: Frames, fault: Fault, seed: int) -> Frames:
+def spoilt(frames: Frames, fault: Fault | PlantedShot, seed: int) -> Frames:
     """The frames with a fault of the camera."""
     num, _, height, width = frames.shape
     draw = torch.Generator().manual_seed(seed)

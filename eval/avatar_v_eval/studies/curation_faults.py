@@ -2,15 +2,21 @@
 hands, turned heads and pictures, sounds, altered copies, broken files.
 
 Each recording holds each fault once, so that shots of one fault are independent: shares of shots
-have Wilson's interval.
+have Wilson's interval. A column's value of a shot is that of its clip; where the plan made no clip
+of it, its stage is given the shot as if it were one, so that each stage is measured by itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from avatar_v.media.reading import read_video
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.plan import Limit
 from avatar_v_data.curation.run import Curated
+from avatar_v_data.curation.stages import FAILED, Clip, ClipScorer, Seen
 from avatar_v_data.world_faults import ALTERED, BROKEN, PLANTED
 from avatar_v_eval.intervals import pooled_mean, rate, within_unit
 from avatar_v_eval.protocol import Findings
@@ -19,7 +25,7 @@ from avatar_v_eval.studies.curation_signals import auc
 from avatar_v_eval.studies.curation_truth import WHOLE, WORDS, Truth
 
 FINDS = {
-    "text": ("subtitle", "logo", "screencast"),
+    "text": ("subtitle", "logo", "screencast", "slides"),
     "num_faces": ("bystander",),
     "turned": ("turned",),
     "snr_db": ("music",),
@@ -28,7 +34,14 @@ FINDS = {
     "nudity": (),
 }
 """Column → the faults that it is there to find."""
-Clip = Mapping[str, Any]
+
+
+class Scored(NamedTuple):
+    """A shot with what stages say of it, by column."""
+
+    recording: int
+    kind: str
+    columns: Mapping[str, Any]
 
 
 def planted(run: Curated, truths: Sequence[Truth], tier: str) -> Findings:
@@ -40,8 +53,9 @@ def planted(run: Curated, truths: Sequence[Truth], tier: str) -> Findings:
     numbers: dict[str, Number] = {}
     for kind in ("talk", *PLANTED):
         numbers |= reached(whole, kind)
+    shots = scored(run, whole)
     for column, faults in FINDS.items():
-        numbers |= told(whole, column, limits[column], faults)
+        numbers |= told(shots, column, limits[column], faults)
     numbers |= {**copies(truths, whole), **broken(truths)}
     minutes = sum(truth.num_frames for truth in whole) / FRAME_RATE_HZ / 60
     return Findings(
@@ -60,10 +74,7 @@ def reached(truths: Sequence[Truth], kind: str) -> dict[str, Number]:
     numbers = {}
     for key, words, rows in (("clipped", "have a clip", "clips"), ("taken", "are taken", "taken")):
         num = sum(
-            any(
-                min(clip["stop"], shot["stop"]) - max(clip["start"], shot["start"]) >= FRAME_RATE_HZ
-                for clip in getattr(truth, rows)
-            )
+            any(_common(clip, shot) >= FRAME_RATE_HZ for clip in getattr(truth, rows))
             for truth, shot in shots
         )
         words = f"shots that {words}: {WORDS[kind]}"
@@ -71,16 +82,45 @@ def reached(truths: Sequence[Truth], kind: str) -> dict[str, Number]:
     return numbers
 
 
+def scored(run: Curated, truths: Sequence[Truth]) -> list[Scored]:
+    """All shots with the columns of `FINDS`; one lacks those whose stage finds nothing to judge in
+    it, as `text` without a face."""
+    stages = [stage for stage in run.plan.stages if FINDS.keys() & {*stage.numbers}]
+    seen: dict[str, Seen] = {}
+    for task in run.tasks:
+        own = seen.setdefault(task.recording.name, Seen(task.recording))
+        own.results[task.stage.name] = run.store.result(task.key)
+    found = []
+    for unit, truth in enumerate(truths):
+        own = seen[truth.file]
+        if why := [name for name, result in own.results.items() if FAILED in result]:
+            raise ValueError(f"{truth.file} has no {why[0]}: its shots cannot be scored")
+        frames = read_video(own.recording.path)
+        for number, shot in enumerate(truth.shots):
+            start, stop = shot["start"], shot["stop"]
+            columns = next((c for c in truth.clips if _common(c, shot) >= WHOLE * _len(c)), {})
+            for stage in () if columns else stages:
+                assert isinstance(stage, ClipScorer)
+                with contextlib.suppress(ValueError):
+                    columns = columns | stage.score(
+                        Clip(number, start, stop, list(frames[start:stop])), own
+                    )
+            found.append(Scored(unit, shot["kind"], columns))
+    return found
+
+
 def told(
-    truths: Sequence[Truth], column: str, limit: Limit, faults: Sequence[str]
+    shots: Sequence[Scored], column: str, limit: Limit, faults: Sequence[str]
 ) -> dict[str, Number]:
-    """How well a column tells clips with its faults from good ones, and what its limit refuses."""
-    rows = list(_clips(truths))
+    """How well a column tells shots with its faults from good ones, and what its limit refuses."""
     sign = 1.0 if limit.max is not None else -1.0
-    numbers, refused = {}, [kind for _, kind, clip in rows if not limit.holds(clip[column])]
+    judged = [shot for shot in shots if column in shot.columns]
+    refused = [shot.kind for shot in judged if not limit.holds(shot.columns[column])]
+    numbers: dict[str, Number] = {}
 
     def values(kind: str) -> list[tuple[int, float]]:
-        return [(unit, sign * clip[column]) for unit, own, clip in rows if own == kind]
+        own = [shot for shot in judged if shot.kind == kind]
+        return [(shot.recording, sign * shot.columns[column]) for shot in own]
 
     good = values("talk")
     for fault in faults:
@@ -91,10 +131,10 @@ def told(
             numbers[f"recall_{column}_{fault}"] = recall.described(f"{of}: refused ({limit})")
     if faults and refused:
         num = sum(kind in faults for kind in refused)
-        words = f"{column}: refused clips that have such a fault"
+        words = f"{column}: refused shots that have such a fault"
         numbers[f"precision_{column}"] = rate(num, len(refused)).described(words)
     alarms = rate(refused.count("talk"), len(good))
-    numbers[f"alarms_{column}"] = alarms.described(f"{column}: good clips refused ({limit})")
+    numbers[f"alarms_{column}"] = alarms.described(f"{column}: good shots refused ({limit})")
     return numbers
 
 
@@ -122,15 +162,16 @@ def broken(truths: Sequence[Truth]) -> dict[str, Number]:
     return numbers
 
 
-def _clips(truths: Sequence[Truth]) -> Iterator[tuple[int, str, Clip]]:
-    """Of clips of one kind their recording and the kind."""
-    for unit, truth in enumerate(truths):
-        for clip in truth.clips:
-            kind, share = truth.most("kind", clip)
-            if share >= WHOLE:
-                yield unit, kind, clip
+def _common(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """Frames that a clip and a shot have in common."""
+    return min(one["stop"], other["stop"]) - max(one["start"], other["start"])
+
+
+def _len(clip: Mapping[str, Any]) -> int:
+    return clip["stop"] - clip["start"]
 
 
 def _left_out(truths: Sequence[Truth]) -> Number:
-    parts = [float(truth.is_in(truth.left_out).sum()) for truth in truths]
-    return within_unit(pooled_mean(parts, [float(truth.num_frames) for truth in truths]))
+    parts = [(truth.is_in(truth.left_out).sum(), truth.num_frames) for truth in truths]
+    out, total = np.array(parts, float).T
+    return within_unit(pooled_mean(out, total))

@@ -61,7 +61,7 @@ class Truth:
     motion: np.ndarray  # "f m", of the person seen; empty for altered copies
     altered: str = ""
     broken: str = ""
-    failed: str = ""  # why there is nothing of it
+    failed: str = ""  # why there is nothing of it, or less than there was
 
     @cached_property
     def num_frames(self) -> int:
@@ -141,7 +141,7 @@ def read(footage: Path, selected: Path, tier: str) -> list[Truth]:
                 np.load(moves).astype(float) if moves.exists() else np.zeros((0, 0)),
                 row.get("altered", ""),
                 row.get("broken", ""),
-                told["failed"].get(file, ""),
+                told["failed"].get(file) or told.get("ends_early", {}).get(file, ""),
             )
         )
     return truths
