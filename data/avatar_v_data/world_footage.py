@@ -226,7 +226,8 @@ def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> Draw
 def _plan_planted(settings: FootageSettings, number: int, people: list[int]) -> DrawnRecording:
     """Each fault once, in any order, of two persons in turn, so that cuts can be seen."""
     draw = random.Random(derive("planted", settings.seed, number))
-    faults: list[PlantedShot] = [*PLANTED, *[""] * PLANTED_TALKS]
+    faults: list[PlantedShot] = [*PLANTED]
+    faults += [""] * PLANTED_TALKS
     draw.shuffle(faults)
     shots: list[Shot] = []
     for place, fault in enumerate(faults):

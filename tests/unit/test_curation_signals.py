@@ -112,8 +112,7 @@ def test_copies_and_broken_files_are_what_they_are_called(tmp_path) -> None:
     assert not probe(made).no_video
     write_broken(whole, made, "truncated")
     assert not probe(made).no_audio
-    with pytest.raises(ValueError, match="made"):
-        read_video(made)
+    assert 0 < len(read_video(made)) < 40
     for how in ("headless", "empty"):
         write_broken(whole, made, how)
         with pytest.raises(ValueError, match="made"):

@@ -2,8 +2,9 @@
 hands, turned heads and pictures, sounds, altered copies, broken files.
 
 Each recording holds each fault once, so that shots of one fault are independent: shares of shots
-have Wilson's interval. A column's value of a shot is that of its clip; where the plan made no clip
-of it, its stage is given the shot as if it were one, so that each stage is measured by itself.
+have Wilson's interval. A column's value of a shot is that of its clip. A shot that has none is
+given as if it were one to the stages that should find its fault, a good one to all, so that each
+stage is measured by itself.
 """
 
 import contextlib
@@ -83,30 +84,35 @@ def reached(truths: Sequence[Truth], kind: str) -> dict[str, Number]:
 
 
 def scored(run: Curated, truths: Sequence[Truth]) -> list[Scored]:
-    """All shots with the columns of `FINDS`; one lacks those whose stage finds nothing to judge in
-    it, as `text` without a face."""
-    stages = [stage for stage in run.plan.stages if FINDS.keys() & {*stage.numbers}]
+    """All shots with the columns of `FINDS` that are known of them; ``text`` says nothing of a shot
+    without a face. ValueError for a recording that has no results."""
     seen: dict[str, Seen] = {}
     for task in run.tasks:
         own = seen.setdefault(task.recording.name, Seen(task.recording))
         own.results[task.stage.name] = run.store.result(task.key)
     found = []
     for unit, truth in enumerate(truths):
-        own = seen[truth.file]
+        own, frames = seen[truth.file], None
         if why := [name for name, result in own.results.items() if FAILED in result]:
             raise ValueError(f"{truth.file} has no {why[0]}: its shots cannot be scored")
-        frames = read_video(own.recording.path)
         for number, shot in enumerate(truth.shots):
-            start, stop = shot["start"], shot["stop"]
-            columns = next((c for c in truth.clips if _common(c, shot) >= WHOLE * _len(c)), {})
-            for stage in () if columns else stages:
-                assert isinstance(stage, ClipScorer)
+            start, stop, kind = shot["start"], shot["stop"], shot["kind"]
+            clips = (c for c in truth.clips if _common(c, shot) >= WHOLE * (c["stop"] - c["start"]))
+            columns: Mapping[str, Any] = next(clips, {})
+            for stage in () if columns else _asked(run, kind):
+                if frames is None:
+                    frames = list(read_video(own.recording.path))
                 with contextlib.suppress(ValueError):
-                    columns = columns | stage.score(
-                        Clip(number, start, stop, list(frames[start:stop])), own
-                    )
-            found.append(Scored(unit, shot["kind"], columns))
+                    score = stage.score(Clip(number, start, stop, frames[start:stop]), own)
+                    columns = {**columns, **score}
+            found.append(Scored(unit, kind, columns))
     return found
+
+
+def _asked(run: Curated, kind: str) -> list[ClipScorer]:
+    """The stages whose columns should tell such shots from good ones."""
+    asked = {column for column, faults in FINDS.items() if faults and kind in ("talk", *faults)}
+    return [s for s in run.plan.stages if isinstance(s, ClipScorer) and asked & {*s.numbers}]
 
 
 def told(
@@ -165,10 +171,6 @@ def broken(truths: Sequence[Truth]) -> dict[str, Number]:
 def _common(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
     """Frames that a clip and a shot have in common."""
     return min(one["stop"], other["stop"]) - max(one["start"], other["start"])
-
-
-def _len(clip: Mapping[str, Any]) -> int:
-    return clip["stop"] - clip["start"]
 
 
 def _left_out(truths: Sequence[Truth]) -> Number:
