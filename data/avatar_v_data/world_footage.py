@@ -227,7 +227,7 @@ def _plan_planted(settings: FootageSettings, number: int, people: list[int]) -> 
     """Each fault once, in any order, of two persons in turn, so that cuts can be seen."""
     draw = random.Random(derive("planted", settings.seed, number))
     faults: list[PlantedShot] = [*PLANTED]
-    faults += [""] * PLANTED_TALKS
+    faults.extend("" for _ in range(PLANTED_TALKS))
     draw.shuffle(faults)
     shots: list[Shot] = []
     for place, fault in enumerate(faults):
