@@ -31,8 +31,8 @@ FINDS = {
     "turned": ("turned",),
     "snr_db": ("music",),
     "second_voice_share": ("voices",),
+    "sync_confidence": ("voices", "music"),
     "text_on_face": (),
-    "nudity": (),
 }
 """Column → the faults that it is there to find."""
 
