@@ -96,6 +96,13 @@ def add_footage(parser: argparse.ArgumentParser) -> None:
         help="of the talking shots: a camera that shakes or stutters, light that changes or "
         "flickers (default: 0)",
     )
+    parser.add_argument(
+        "--planted",
+        type=int,
+        default=0,
+        help="videos besides that hold each further fault once (subtitles, hands, music …), and "
+        "for each three altered copies and four broken files (default: 0)",
+    )
     parser.add_argument("--size", type=int, default=96, help="height in pixels (default: 96)")
     parser.add_argument("--split", default="train", choices=["train", "validation", "test"])
     parser.add_argument("--first", type=int, default=0, help="number of the first person")
@@ -172,6 +179,7 @@ def select(args: argparse.Namespace) -> int:
             console.print(f"next: {command}", soft_wrap=True, markup=False, highlight=False)
     console.print(f"clips to watch: {args.out}/report.html", soft_wrap=True)
     _print_failed(found.failed)
+    _print_failed(found.ends_early, "ends early")
     made = [s.num_samples if run.plan.samples else len(s.clips) for s in selections]
     return 0 if any(made) else 1
 
@@ -211,16 +219,16 @@ def deploy(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_failed(failed: dict[str, str]) -> None:
+def _print_failed(failed: dict[str, str], what: str = "left out") -> None:
     for name, reason in list(failed.items())[:10]:
-        print(f"left out: {name}: {reason}")
+        print(f"{what}: {name}: {reason}")
     if len(failed) > 10:
-        print(f"left out: {len(failed) - 10} more")
+        print(f"{what}: {len(failed) - 10} more")
 
 
 def footage(args: argparse.Namespace) -> int:
     from avatar_v.types import FRAME_RATE_HZ
-    from avatar_v_data.world_footage import FootageSettings, write_footage
+    from avatar_v_data.world_footage import FootageSettings, plan_footage, write_footage
 
     settings = FootageSettings(
         num_recordings=args.recordings,
@@ -232,9 +240,10 @@ def footage(args: argparse.Namespace) -> int:
         first=args.first,
         seed=args.seed,
         faults=args.faults,
+        num_planted=args.planted,
     )
     with progress_bar() as progress:
-        task = progress.add_task("footage", total=args.recordings + args.copies)
+        task = progress.add_task("footage", total=len(plan_footage(settings)))
         plans = write_footage(
             settings,
             args.out,

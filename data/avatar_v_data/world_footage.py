@@ -4,19 +4,21 @@ A recording is one video of many shots. In most of them its host or a guest spea
 a data engine has to find and leave out: nobody speaks, nobody is seen, two people at once, another
 voice over the mouth, sound that comes late, a blurred picture, a still. Some recordings are
 uploaded twice, cut and compressed anew. `truth.jsonl` beside the videos says all of it, and no
-command that curates reads it.
+command that curates reads it. Recordings that hold each fault of world_faults.py once, altered
+copies of them and broken files are drawn besides, where they are asked for.
 """
 
 import dataclasses
+import itertools
 import json
 import multiprocessing
 import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -32,6 +34,21 @@ from avatar_v.shards.writer import write_text_atomically
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons, scenes, sentences
+from avatar_v_data.world_faults import (
+    ALTERED,
+    BROKEN,
+    COPIED_FRAMES,
+    CROP,
+    PLANTED,
+    SPEED,
+    Altered,
+    Broken,
+    PlantedShot,
+    draw_planted,
+    widened,
+    write_altered,
+    write_broken,
+)
 from avatar_v_data.world_settings import MAX_SIZE
 
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -60,6 +77,8 @@ LIGHT = (0.6, 1.15)  # between which the light of a shot goes up or down
 FLICKER = 0.05  # of the brightness, from frame to frame (standard deviation)
 SHOT_S = (3.0, 9.0)
 MAX_S = 3600
+PLANTED_SHOT_S = (3.4, 4.4)
+PLANTED_TALKS = 3  # shots without fault of a recording that holds each planted one once
 DISSOLVE_FRAMES = 10
 DISSOLVES = 0.2  # share of the shots that begin with one
 LATE_FRAMES = (3, 10)
@@ -72,7 +91,8 @@ CUT_OF_A_COPY = 37  # frames that its beginning lacks
 class FootageSettings:
     """What is drawn: recordings of about ``seconds`` each, of persons of the split from ``first``
     on. Pictures are twice as wide as their ``size`` in height, in pixels. ``faults``: the share of
-    the talking shots that have one."""
+    the talking shots that have one. ``num_planted``: recordings besides, with each fault of
+    world_faults.py, and as many of each kind of altered copy and broken file."""
 
     num_recordings: int
     seconds: float = 40.0
@@ -83,9 +103,11 @@ class FootageSettings:
     first: int = 0
     seed: int = 0
     faults: float = 0.0
+    num_planted: int = 0
 
     def __post_init__(self) -> None:
-        checks.count("--recordings", self.num_recordings)
+        checks.count("--planted", self.num_planted, least=0)
+        checks.count("--recordings", self.num_recordings, least=0 if self.num_planted else 1)
         checks.share("--faults", self.faults)
         checks.count("--persons", self.num_persons, least=2)
         checks.count("--size", self.size, least=8, most=4096)
@@ -110,7 +132,7 @@ class Shot:
     scene: int
     late: int = 0  # frames by which the sound comes late
     dissolve: int = 0  # frames at its beginning that still show the shot before
-    fault: Fault = ""
+    fault: Fault | PlantedShot = ""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -124,6 +146,9 @@ class DrawnRecording:
     shots: tuple[Shot, ...]
     copy_of: str = ""
     lacks: int = 0  # frames of the original that are cut off its beginning
+    altered: Altered | Literal[""] = ""  # how a copy differs, and how much:
+    amount: float = 0.0  # what is cropped off each side, or its speed
+    broken: Broken | Literal[""] = ""  # what is left of the file
 
 
 def plan_footage(settings: FootageSettings) -> list[DrawnRecording]:
@@ -132,6 +157,13 @@ def plan_footage(settings: FootageSettings) -> list[DrawnRecording]:
     plans = [_plan_one(settings, number, people) for number in range(settings.num_recordings)]
     for number in range(settings.num_copies):
         plans.append(_copy(plans[number], f"again-{number:03d}.mp4"))
+    planted = [_plan_planted(settings, number, people) for number in range(settings.num_planted)]
+    for number, one in enumerate(planted):
+        plans += [one, *(_altered(settings, number, one, how) for how in ALTERED)]
+    for how in BROKEN:
+        plans += [
+            replace(one, file=_named(one, how), copy_of=one.file, broken=how) for one in planted
+        ]
     return plans
 
 
@@ -150,19 +182,21 @@ def write_footage(
     plans = plan_footage(settings)
     out.mkdir(parents=True, exist_ok=True)
     todo = [plan for plan in plans if not (out / plan.file).exists()]
+    todo.sort(key=_is_made)  # behind what they are made of
+    done = itertools.count(len(plans) - len(todo) + 1)
     on_file(len(plans) - len(todo))
     if num_workers == 1:
-        for done, plan in enumerate(todo, len(plans) - len(todo) + 1):
+        for plan in todo:
             _write_one(settings, plan, out)
-            on_file(done)
+            on_file(next(done))
     else:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(num_workers, context) as pool:
-            waiting = [pool.submit(_write_one, settings, plan, out) for plan in todo]
-            for done, future in enumerate(waiting, len(plans) - len(todo) + 1):
-                future.result()
-                on_file(done)
-    lines = [json.dumps(dataclasses.asdict(plan)) for plan in plans]
+            for _, some in itertools.groupby(todo, key=_is_made):
+                for future in [pool.submit(_write_one, settings, plan, out) for plan in some]:
+                    future.result()
+                    on_file(next(done))
+    lines = [json.dumps(_row(plan)) for plan in plans]
     write_text_atomically(out / TRUTH_FILE, "\n".join(lines) + "\n")
     return plans
 
@@ -189,6 +223,43 @@ def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> Draw
     return DrawnRecording(f"recording-{number:03d}.mp4", tuple(shots))
 
 
+def _plan_planted(settings: FootageSettings, number: int, people: list[int]) -> DrawnRecording:
+    """Each fault once, in any order, of two persons in turn, so that cuts can be seen."""
+    draw = random.Random(derive("planted", settings.seed, number))
+    faults: list[PlantedShot] = [*PLANTED]
+    faults.extend("" for _ in range(PLANTED_TALKS))
+    draw.shuffle(faults)
+    shots: list[Shot] = []
+    for place, fault in enumerate(faults):
+        who = (number + place % 2 * (len(people) // 2)) % len(people)
+        start = shots[-1].stop if shots else 0
+        stop = start + round(draw.uniform(*PLANTED_SHOT_S) * FRAME_RATE_HZ)
+        room = _scene(settings, who, place // 2)
+        shots.append(Shot(start, stop, "talk", people[who], room, fault=fault))
+    return DrawnRecording(f"planted-{number:03d}.mp4", tuple(shots))
+
+
+def _altered(
+    settings: FootageSettings, number: int, plan: DrawnRecording, how: Altered
+) -> DrawnRecording:
+    draw = random.Random(derive("altered", settings.seed, number, ALTERED.index(how)))
+    amount = {"cropped": draw.uniform(*CROP), "slowed": draw.uniform(*SPEED)}.get(how, 0.0)
+    speed = amount if how == "slowed" else 1.0
+    shots = tuple(
+        replace(
+            shot, start=round(shot.start / speed), stop=round(min(shot.stop, COPIED_FRAMES) / speed)
+        )
+        for shot in plan.shots
+        if shot.start < COPIED_FRAMES
+    )
+    return DrawnRecording(_named(plan, how), shots, plan.file, altered=how, amount=amount)
+
+
+def _named(plan: DrawnRecording, how: str) -> str:
+    """The name of a copy: behind the original's, which stays."""
+    return plan.file.replace(".", f"_{how}.")
+
+
 def _scene(settings: FootageSettings, person: int, visit: int) -> int:
     """A person's scenes are its own: no two people sit in one."""
     number = SCENES_OF_A_PERSON * (settings.first + person) + visit % SCENES_OF_A_PERSON
@@ -197,9 +268,7 @@ def _scene(settings: FootageSettings, person: int, visit: int) -> int:
 
 def _copy(plan: DrawnRecording, file: str) -> DrawnRecording:
     moved = [
-        dataclasses.replace(
-            shot, start=max(shot.start - CUT_OF_A_COPY, 0), stop=shot.stop - CUT_OF_A_COPY
-        )
+        replace(shot, start=max(shot.start - CUT_OF_A_COPY, 0), stop=shot.stop - CUT_OF_A_COPY)
         for shot in plan.shots
         if shot.stop > CUT_OF_A_COPY
     ]
@@ -208,16 +277,24 @@ def _copy(plan: DrawnRecording, file: str) -> DrawnRecording:
 
 def _write_one(settings: FootageSettings, plan: DrawnRecording, out: Path) -> None:
     torch.set_num_threads(1)
+    growing = out / f".{plan.file}"
+    if plan.altered or plan.broken:
+        if plan.altered:
+            write_altered(out / plan.copy_of, growing, plan.altered, plan.amount)
+        if plan.broken:
+            write_broken(out / plan.copy_of, growing, plan.broken)
+        os.replace(growing, out / plan.file)
+        return
     lacks, drawn = plan.lacks, plan_footage(settings)
     number = next(n for n, p in enumerate(drawn) if p.file == (plan.copy_of or plan.file))
-    growing = out / f".{plan.file}"
     last: Tensor | None = None
     motions = []
     with Writer(build_output(str(growing))) as writer:
         for index, shot in enumerate(drawn[number].shots):
             frames, sound, motion = _draw(
-                settings, derive("shot", settings.seed, number, index), shot
-            )
+                settings, derive("shot", settings.seed, number, index), shot,
+                is_planted=number >= settings.num_recordings + settings.num_copies,
+            )  # fmt: skip
             motions.append(motion)
             if last is not None and shot.dissolve:
                 frames = _dissolved(last, frames, shot.dissolve)
@@ -230,12 +307,26 @@ def _write_one(settings: FootageSettings, plan: DrawnRecording, out: Path) -> No
     os.replace(growing, out / plan.file)
 
 
+def _is_made(plan: DrawnRecording) -> bool:
+    """Of another file."""
+    return bool(plan.altered or plan.broken)
+
+
+def _row(plan: DrawnRecording) -> dict[str, Any]:
+    """What the truth says of a file; of one that is neither altered nor broken, nothing of that."""
+    row, more = dataclasses.asdict(plan), {"altered": "", "amount": 0.0, "broken": ""}
+    return {name: value for name, value in row.items() if name not in more or value != more[name]}
+
+
 def motion_file(recording: Path) -> Path:
-    """Where the truth of a recording's motion is: "f m", of the person seen (MOTION_NAMES)."""
+    """Where the truth of a recording's motion is: "f m", of the person seen (MOTION_NAMES). Copies
+    that are altered have none."""
     return recording.with_suffix(".motion.npy")
 
 
-def _draw(settings: FootageSettings, seed: int, shot: Shot) -> tuple[Frames, Sound, Motion]:
+def _draw(
+    settings: FootageSettings, seed: int, shot: Shot, *, is_planted: bool
+) -> tuple[Frames, Sound, Motion]:
     """A shot's frames, sound and motion."""
     draw = random.Random(seed)
     speeches = sentences(settings.split, 2, 2 * draw.randrange(100_000))
@@ -243,6 +334,10 @@ def _draw(settings: FootageSettings, seed: int, shot: Shot) -> tuple[Frames, Sou
     who = shot.person
     if who is None:
         who = persons(settings.split, 1, settings.first)[0]  # heard alone
+    beside = persons(settings.split, settings.num_persons, settings.first)
+    if is_planted:
+        other = draw.choice([person for person in beside if person != who])
+        return draw_planted(shot.fault, who, other, shot.scene, speeches, num, size, draw)
     clip = make_clip(who, shot.scene, speeches[0], num_frames=num + shot.late, size=size)
     assert clip.video is not None
     square, sound = clip.video[shot.late :], clip.audio[: num * SAMPLES_PER_FRAME]
@@ -267,8 +362,7 @@ def _draw(settings: FootageSettings, seed: int, shot: Shot) -> tuple[Frames, Sou
         case _:
             pass
     if shot.kind != "two":
-        return spoilt(_widened(square), shot.fault, draw.randrange(1 << 31)), sound, motion
-    beside = persons(settings.split, settings.num_persons, settings.first)
+        return spoilt(widened(square), shot.fault, draw.randrange(1 << 31)), sound, motion
     other = draw.choice([person for person in beside if person != who])
     right = make_clip(other, shot.scene, speeches[1], num_frames=num, size=size).video
     assert right is not None
@@ -282,16 +376,7 @@ def _backdrop(square: Frames) -> Frames:
     return (edge * light).clamp(0, 255).byte()
 
 
-def _widened(square: UInt8[Tensor, "f 3 h h"]) -> UInt8[Tensor, "f 3 h w"]:
-    """The square amid a stretched and dimmed copy of itself, as television shows narrow video."""
-    size = square.shape[3]
-    small = F.interpolate(square.float(), size=(size // 8, size // 8), mode="area")
-    wide = F.interpolate(small, size=(size, 2 * size), mode="bilinear").mul(0.6).byte()
-    wide[..., size // 2 : size // 2 + size] = square
-    return wide
-
-
-def spoilt(frames: Frames, fault: Fault, seed: int) -> Frames:
+def spoilt(frames: Frames, fault: Fault | PlantedShot, seed: int) -> Frames:
     """The frames with a fault of the camera."""
     num, _, height, width = frames.shape
     draw = torch.Generator().manual_seed(seed)

@@ -12,13 +12,17 @@ import polars
 import pytest
 
 from avatar_v_data.curation import engine
+from avatar_v_data.curation.clips import ClipStage
 from avatar_v_data.curation.engine import MOST_DEATHS, Workers, run_passes
 from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, Resources
-from avatar_v_data.curation.reconcile import desired, missing
+from avatar_v_data.curation.probe import ProbeStage
+from avatar_v_data.curation.reconcile import CurationTask, desired, missing
 from avatar_v_data.curation.run import perform_all
-from avatar_v_data.curation.stages import FAILED, Result
+from avatar_v_data.curation.shots import ShotStage
+from avatar_v_data.curation.stages import FAILED, FootageRecording, Result
 from avatar_v_data.curation.store import CurationStore, Row, unkept
+from avatar_v_data.curation.table import collect
 from curation_stubs import Count, Double, Last, recordings
 
 PLAN = CurationPlan((Count(), Double()))
@@ -257,3 +261,17 @@ def test_processes_come_to_the_results_of_one(tmp_path: Path) -> None:
     alone = make(PLAN, CurationStore(tmp_path / "1"), *names)
     assert make(PLAN, CurationStore(tmp_path / "2"), *names, workers=2) == alone
     assert Processes(PLAN.stages, tmp_path).outcomes(0.0) == []
+
+
+def test_a_recording_that_ends_before_its_header_says_is_named(tmp_path: Path) -> None:
+    said = {
+        "probe": {"height": 96, "seconds": 8.0},
+        "shots": {"num_frames": 100, "shots": []},
+        "clips": {"clips": []},
+    }
+    store, file = CurationStore(tmp_path), FootageRecording("x", "x", "")
+    store.commit([Row(name, name, "x", result) for name, result in said.items()])
+    stages = ProbeStage(), ShotStage(), ClipStage()
+    found = collect([CurationTask(stage, file, stage.name, {}) for stage in stages], store)
+    assert found.ends_early == {"x": "holds 4.0 s of the 8.0 s in its header"}
+    assert not found.failed

@@ -1,17 +1,33 @@
-"""Signals of a clip: faults of camera and light that are planted, and what a drawn face does."""
+"""Signals of a clip: faults that are planted, and what a drawn face does."""
+
+import dataclasses
+import random
 
 import numpy as np
 import pytest
 import torch
 
 from avatar_v.faces.face_reader import READ
+from avatar_v.media.outputs import build_output
+from avatar_v.media.reading import probe, read_video
+from avatar_v.media.writer import Writer
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from avatar_v_data.curation.expression import ExpressionStage, columns
+from avatar_v_data.curation.plan import Limit
 from avatar_v_data.curation.stages import TICK, Clip, FootageRecording, Seen
 from avatar_v_data.curation.steadiness import SteadinessStage, repeats
-from avatar_v_data.world_footage import Fault, spoilt
+from avatar_v_data.world_faults import (
+    ALTERED,
+    BROKEN,
+    PLANTED,
+    draw_planted,
+    write_altered,
+    write_broken,
+)
+from avatar_v_data.world_footage import Fault, FootageSettings, plan_footage, spoilt
+from avatar_v_eval.studies.curation_faults import Scored, broken, copies, told
 from avatar_v_eval.studies.curation_signals import faults, readings
 from avatar_v_eval.studies.curation_truth import Truth
 
@@ -45,6 +61,62 @@ def test_a_fault_shows_in_its_own_column(talk, fault: Fault, column: str) -> Non
     ]
     assert all(found[0][name] < limit for name, limit in limits.items()), found[0]
     assert found[1][column] > limits[column]
+
+
+def test_each_planted_fault_is_seen_or_heard() -> None:
+    first = RANGES["validation"][0]
+    ids = first, first + 1, first + 2, (first + 3, first + 4)
+    drawn = {fault: draw_planted(fault, *ids, 10, 32, random.Random(0)) for fault in ("", *PLANTED)}
+    frames, sound, motion = drawn[""]
+    for fault, (seen, heard, moved) in drawn.items():
+        assert (seen.shape, heard.shape, moved.shape) == (frames.shape, sound.shape, motion.shape)
+        is_heard = fault in ("music", "voices")
+        assert torch.equal(seen, frames) == (is_heard or not fault), fault
+        assert torch.equal(heard, sound) != is_heard, fault
+    yaw = MOTION_NAMES.index("yaw")
+    assert drawn["turned"][2][:, yaw].abs().min() > 0.6 > motion[:, yaw].abs().max()
+
+
+def test_a_planted_recording_holds_each_fault_once_and_has_its_copies() -> None:
+    plain, settings = (
+        FootageSettings(2, num_persons=4),
+        FootageSettings(2, num_persons=4, num_planted=2),
+    )
+    plans = plan_footage(settings)
+    assert plans[:2] == plan_footage(plain), "what was drawn before stays"
+    first, *others = plans[2:]
+    assert sorted(shot.fault for shot in first.shots if shot.fault) == sorted(PLANTED)
+    assert len({one.file for one in plans}) == 2 + 2 * 8
+    own = [one for one in others if one.copy_of == first.file]
+    assert all(one.file > first.file for one in own), "the original stays, as the first by name"
+    assert [one.altered or one.broken for one in own] == [
+        "mirrored", "cropped", "slowed", "empty", "headless", "truncated", "mute"
+    ]  # fmt: skip
+
+
+def test_copies_and_broken_files_are_what_they_are_called(tmp_path) -> None:
+    whole, made = tmp_path / "whole.mp4", tmp_path / "made.mp4"
+    draw = torch.Generator().manual_seed(0)
+    cells = torch.randint(256, (50, 3, 6, 8), generator=draw, dtype=torch.uint8)
+    frames = cells.repeat_interleave(8, 2).repeat_interleave(8, 3)
+    with Writer(build_output(str(whole))) as writer:
+        writer.write(frames, torch.zeros(50 * 640))
+    write_altered(whole, made, "mirrored", 0.0)
+    assert (read_video(made).float() - frames.flip(3).float()).abs().mean() < 10
+    write_altered(whole, made, "cropped", 0.1)
+    assert read_video(made).shape == (50, 3, 38, 52)
+    write_altered(whole, made, "slowed", 0.8)
+    assert abs(len(read_video(made)) - 62) <= 1
+    write_broken(whole, made, "mute")
+    assert probe(made).no_audio
+    assert not probe(made).no_video
+    write_broken(whole, made, "truncated")
+    assert not probe(made).no_audio
+    assert 0 < len(read_video(made)) < 40
+    for how in ("headless", "empty"):
+        write_broken(whole, made, how)
+        with pytest.raises(ValueError, match="made"):
+            probe(made)
 
 
 def test_what_does_not_move_does_not_stutter() -> None:
@@ -95,3 +167,40 @@ def test_the_study_compares_clips_with_what_was_drawn() -> None:
     assert numbers["auc_shaky"].value == 1
     assert numbers["auc_shaky"].n == 6
     assert readings(truths)["read_mouth_open"].value == pytest.approx(1)
+
+
+def test_the_study_counts_what_limits_refuse() -> None:
+    values = {"talk": (0.9, 0.1, 0.1, 0.1), "music": (0.3, 1.0, 1.0)}
+    shots = [
+        Scored(unit, kind, {"turned": value})
+        for kind, own in values.items()
+        for unit, value in enumerate(own)
+    ]
+    found = told([*shots, Scored(0, "music", {})], "turned", Limit(max=0.5), ("music",))
+    assert found["recall_turned_music"].value == pytest.approx(2 / 3)
+    assert found["precision_turned"].value == pytest.approx(2 / 3)
+    assert found["alarms_turned"].value == 1 / 4
+    assert found["auc_turned_music"].value == pytest.approx(11 / 12)
+
+
+def test_the_study_counts_copies_and_broken_files() -> None:
+    whole = [truth("talk", 0, 0) for _ in range(2)]
+    made = [
+        dataclasses.replace(
+            whole[0], altered=how, left_out=[[0, stop]], failed="shows what x shows"
+        )
+        for how in ALTERED
+        for stop in (NUM, NUM // 2)
+    ]
+    found = copies([*whole, *made], whole)
+    assert found["copies_mirrored"].value == 3 / 4
+    assert found["copies_wrong"].value == 0
+    made += [dataclasses.replace(whole[0], broken=how, failed="no sound") for how in BROKEN]
+    made += [
+        dataclasses.replace(whole[0], broken="mute"),
+        dataclasses.replace(whole[0], failed="!"),
+    ]
+    found = broken([*whole, *made])
+    assert found["broken_empty"].value == 1
+    assert found["broken_mute"].value == 1 / 2
+    assert found["broken_others"].value == 8 / 9

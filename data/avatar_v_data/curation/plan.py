@@ -1,7 +1,8 @@
 """A plan: which stages run with which settings, and which clips are wanted, in a YAML file.
 
-Plans that ship are `people.yaml`, for real footage, and `world.yaml`, for drawn people. A limit
-names a column of the stages' results with its bounds: ``sync_confidence: {min: 3}``.
+Plans that ship are `people.yaml`, for real footage, `world.yaml`, for drawn people, and
+`world_faults.yaml`, which looks for more in them. A limit names a column of the stages' results
+with its bounds: ``sync_confidence: {min: 3}``.
 """
 
 import itertools

@@ -9,8 +9,8 @@ from avatar_v_data.curation.stages import Reader, Reads, Seen, Stage
 
 @dataclass(frozen=True)
 class ProbeStage(Stage):
-    """A file without pictures or without sound is refused. A new version has all stages read all
-    files again."""
+    """A file without pictures or without sound is refused. ``seconds`` are those of the file's
+    header. A new version has all stages read all files again."""
 
     name: ClassVar[str] = "probe"
     version: ClassVar[int] = 3
@@ -20,4 +20,4 @@ class ProbeStage(Stage):
         info = probe(seen.recording.path)
         if info.no_video or info.no_audio:
             raise ValueError(info.no_video or info.no_audio)
-        return Reader({"height": info.height})
+        return Reader({"height": info.height, "seconds": info.duration_s})

@@ -271,6 +271,7 @@ def _write_pages(
         "footage": str(run.footage),
         "footage_s": found.footage_s,
         "failed": found.failed,
+        "ends_early": found.ends_early,
         "shots": found.shots,
         "left_out": {
             t.recording.name: t.recording.left_out for t in run.tasks if t.recording.left_out

@@ -9,6 +9,9 @@ from avatar_v_data.curation.reconcile import CurationTask
 from avatar_v_data.curation.stages import Result, seconds
 from avatar_v_data.curation.store import CurationStore
 
+LEAST_MISSING_S, LEAST_MISSING = 0.5, 0.02
+"""Seconds, and share of what the header says, from which on a recording ends early."""
+
 
 @dataclass
 class CurationResults:
@@ -18,6 +21,7 @@ class CurationResults:
     footage_s: float = 0.0
     shots: dict[str, list[list[int]]] = field(default_factory=dict)  # recording → first, last + 1
     failed: dict[str, str] = field(default_factory=dict)  # recording → reason
+    ends_early: dict[str, str] = field(default_factory=dict)  # that is taken as far as it goes
     unfinished: list[str] = field(default_factory=list)
 
 
@@ -45,7 +49,11 @@ def collect(
             found.failed[name] = why
             continue
         results = {t.stage.name: kept[t.stage.name][t.key] for t in own if t.stage.name in kept}
-        found.footage_s += seconds(results["shots"]["num_frames"])
+        held_s = seconds(results["shots"]["num_frames"])
+        found.footage_s += held_s
+        stated_s = results.get("probe", {}).get("seconds") or 0.0
+        if stated_s - held_s > max(LEAST_MISSING_S, LEAST_MISSING * stated_s):
+            found.ends_early[name] = f"holds {held_s:.1f} s of the {stated_s:.1f} s in its header"
         found.shots[name] = results["shots"]["shots"]
         found.clips += _rows(name, results)
     return found

@@ -17,6 +17,8 @@ NUM_SEEN = 3
 """Pictures of a clip that are read."""
 READ_SIDE = 960
 """Pixels of their longer side, at most."""
+SURE = 0.8
+"""Of a line's score, from which on it is text: eyes behind glasses were read as "OHO" with .7."""
 HOW_TO_INSTALL = (
     "text in pictures needs rapidocr: pip install 'avatar_v[looks]' and "
     "pip install --no-deps rapidocr-onnxruntime==1.4.4"
@@ -30,7 +32,7 @@ class TextStage(ClipScorer):
     picture with most of them."""
 
     name: ClassVar[str] = "text"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
     numbers: ClassVar[tuple[str, ...]] = ("text", "text_on_face")
     texts: ClassVar[tuple[str, ...]] = ("text_read",)
@@ -72,6 +74,7 @@ def _reader() -> Any:
     from rapidocr_onnxruntime import RapidOCR  # pyright: ignore[reportMissingImports]
 
     return RapidOCR(
+        text_score=SURE,
         det_limit_side_len=READ_SIDE,
         det_limit_type="max",
         intra_op_num_threads=1,

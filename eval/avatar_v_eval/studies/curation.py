@@ -18,6 +18,7 @@ from avatar_v_eval.intervals import interval_without, jackknife, within_unit
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.studies.curation_clips import beside_limits
+from avatar_v_eval.studies.curation_faults import planted
 from avatar_v_eval.studies.curation_signals import faults, readings
 from avatar_v_eval.studies.curation_truth import WANTED, WHOLE, WORDS, Truth, read
 
@@ -35,6 +36,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     truths = read(Path(options.footage), Path(options.selected), options.tier)
+    if any(truth.broken for truth in truths):
+        if options.run is None:
+            raise ValueError("--run: planted faults are measured at the limits of its plan")
+        return planted(opened(options.run), truths, options.tier)
     numbers = {**shots(truths), **kinds(truths), **sound(truths), **groups(truths)}
     numbers |= {**copies(truths), **faults(truths), **readings(truths)}
     numbers |= funnel(Path(options.selected), options.tier)

@@ -42,13 +42,15 @@ def faults(truths: Sequence[Truth]) -> dict[str, Number]:
         bad = [(unit, value) for unit, kind, value in kinds_of if kind == fault]
         good = [(unit, value) for unit, kind, value in kinds_of if kind in WANTED]
         if bad and good:
-            numbers[f"auc_{fault}"] = _auc(bad, good).described(
+            numbers[f"auc_{fault}"] = auc(bad, good).described(
                 f"{column} tells clips apart: {WORDS[fault]}"
             )
     return numbers
 
 
-def _auc(bad: Sequence[tuple[int, float]], good: Sequence[tuple[int, float]]) -> Number:
+def auc(bad: Sequence[tuple[int, float]], good: Sequence[tuple[int, float]]) -> Number:
+    """How often a bad one's value is the larger one, of all pairs; recordings, which are named
+    beside the values, are left out one at a time. n counts the values."""
     units = np.unique([unit for unit, _ in (*bad, *good)])
     (bad_of, high), (good_of, low) = (np.array(part, float).T for part in (bad, good))
     wins = (high[:, None] > low[None]) + 0.5 * (high[:, None] == low[None])

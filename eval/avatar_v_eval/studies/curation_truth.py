@@ -28,6 +28,18 @@ WORDS = {
     "choppy": "one person speaks, and frames repeat",
     "light": "one person speaks, and the light changes",
     "flicker": "one person speaks, and the light flickers",
+    "subtitle": "subtitles",
+    "logo": "a logo",
+    "slides": "slides and a voice",
+    "screencast": "slides, and who speaks in a corner",
+    "bystander": "a second face, small",
+    "hand": "a hand beside the face",
+    "hand_on_face": "a hand before the face",
+    "turned": "the head turned by 43 to 80 degrees",
+    "sideways": "the picture lies on its side",
+    "tilted": "the picture tilted by 20 to 30 degrees",
+    "music": "music under the voice",
+    "voices": "a second voice over the first",
 }
 """What the kinds of shots are, and their faults."""
 WHOLE = 0.8
@@ -46,7 +58,10 @@ class Truth:
     copy_of: str
     lacks: int  # frames of the original that a copy's beginning lacks
     left_out: list[list[int]]  # before any model looked: copied elsewhere, or still
-    motion: np.ndarray  # "f m", of the person seen
+    motion: np.ndarray  # "f m", of the person seen; empty for altered copies
+    altered: str = ""
+    broken: str = ""
+    failed: str = ""  # why there is nothing of it, or less than there was
 
     @cached_property
     def num_frames(self) -> int:
@@ -103,7 +118,7 @@ def read(footage: Path, selected: Path, tier: str) -> list[Truth]:
     taken = [json.loads(line) for line in manifest.open()]
     clips = polars.read_parquet(selected / "clips.parquet").to_dicts()
     told = json.loads(report.read_text())
-    found = told["shots"] | {name: [] for name in told["left_out"] if name in told["failed"]}
+    found = {name: [] for name in told["failed"]} | told["shots"]
     truths = []
     for line in (footage / "truth.jsonl").open():
         row = json.loads(line)
@@ -112,6 +127,7 @@ def read(footage: Path, selected: Path, tier: str) -> list[Truth]:
             shot["kind"] = shot["fault"] or shot["kind"]
         if file not in found:
             raise ValueError(f"{selected}: {file} of {footage} was not curated")
+        moves = motion_file(footage / file)
         truths.append(
             Truth(
                 file,
@@ -122,7 +138,10 @@ def read(footage: Path, selected: Path, tier: str) -> list[Truth]:
                 row["copy_of"],
                 row["lacks"],
                 told["left_out"].get(file, []),
-                np.load(motion_file(footage / file)).astype(float),
+                np.load(moves).astype(float) if moves.exists() else np.zeros((0, 0)),
+                row.get("altered", ""),
+                row.get("broken", ""),
+                told["failed"].get(file) or told.get("ends_early", {}).get(file, ""),
             )
         )
     return truths
