@@ -108,7 +108,7 @@ def write_result(result: Result, directory: Path | str = RESULTS_DIR) -> Path:
     name = f"{check_name(result.name, where='the name of a result')}.json"
     path = Path(directory) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(_rounded(dataclasses.asdict(result)), indent=1, ensure_ascii=False)
+    text = _text(_rounded(dataclasses.asdict(result)))
     partial = path.with_suffix(".json.partial")
     partial.write_text(text + "\n", encoding="utf-8")
     partial.replace(path)
@@ -192,6 +192,17 @@ def _meets(value: float, target: str) -> bool:
         case ">":
             return value > bound
     raise ValueError(f"a target starts with <, >, ≤, ≥ or |r| <, got {target!r}")
+
+
+def _text(values: dict) -> str:
+    """JSON with one number a line, without what a number has not, such as a unit."""
+    rows = [
+        f"  {json.dumps(key)}: "
+        + json.dumps({k: v for k, v in row.items() if v not in ("", None)}, ensure_ascii=False)
+        for key, row in values["numbers"].items()
+    ]
+    head = json.dumps(values | {"numbers": {}}, indent=1, ensure_ascii=False)
+    return head.replace('"numbers": {}', '"numbers": {\n' + ",\n".join(rows) + "\n }", 1)
 
 
 def _rounded(value):
