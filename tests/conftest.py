@@ -16,6 +16,7 @@ from typing import Any, ForwardRef, get_args
 
 import jaxtyping
 import pytest
+import torch
 from jaxtyping import install_import_hook, jaxtyped
 
 from forked import Spawning
@@ -104,6 +105,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_setup() -> None:
     global tests_begun
     tests_begun += 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    if is_left := torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    assert not is_left, "its process group would be that of the next test"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -118,6 +118,7 @@ def test_a_preempted_run_is_requeued_and_equals_an_uninterrupted_one(cluster: Cl
     threads, straight = torch.get_num_threads(), Path("straight")
     torch.set_num_threads(1)
     run_words("run", [*RECIPE, *STRAIGHT])
+    torch.distributed.destroy_process_group()  # which ddp has left
     torch.set_num_threads(threads)
     cluster.finished(job)
     assert 0 < num_stopped_at() < 40
