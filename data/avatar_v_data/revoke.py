@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +43,8 @@ from avatar_v.shards.writer import (
 )
 from avatar_v_data.curation.graph import GRAPH_FILE
 from avatar_v_data.curation.plan import Grouping
+from avatar_v_data.curation.report import WATCHED
+from avatar_v_data.curation.run import REPORT_FILE, RUN_FILE
 from avatar_v_data.curation.store import RESULTS, CurationStore
 from avatar_v_data.curation.table import clip_name
 
@@ -130,10 +133,11 @@ def traces_of(who: Withdrawn, place: Place) -> list[Trace]:
             _know_face(who, run, place)
     removed = [*_clips(who, place), *_rows(who, place)]  # these tell clips and recordings
     removed += [trace for run in runs for trace in _results(who, run)]
+    removed += _watched(who, place)
     records = [path for path in place.ending(SUFFIX) if _is_record_of(who, path)]
     removed += [Trace(path, "a record of consent", path.unlink) for path in records]
     gone = {trace.path for trace in removed}
-    return [*removed, *_left(who, place, gone)]
+    return [*removed, *_left(who, place, runs, gone)]
 
 
 def _know_face(who: Withdrawn, run: CurationStore, place: Place) -> None:
@@ -256,6 +260,15 @@ def _results(who: Withdrawn, run: CurationStore) -> Iterator[Trace]:
         yield Trace(run.folder, what, partial(run.forget_recordings, own))
 
 
+def _watched(who: Withdrawn, place: Place) -> Iterator[Trace]:
+    """Clips and pictures of reports on recordings with the person, others in them included."""
+    for path in place.ending(REPORT_FILE):
+        folder, shots = path.with_name(WATCHED), _object(path).get("shots")
+        if folder.is_dir() and isinstance(shots, dict) and who.recordings & shots.keys():
+            what = "clips and pictures of a report; select makes them anew"
+            yield Trace(folder, what, partial(shutil.rmtree, folder))
+
+
 def _is_record_of(who: Withdrawn, path: Path) -> bool:
     try:
         consent = read_consent(path).consent
@@ -265,10 +278,12 @@ def _is_record_of(who: Withdrawn, path: Path) -> bool:
     return consent.person in who.names
 
 
-def _left(who: Withdrawn, place: Place, gone: set[Path]) -> Iterator[Trace]:
+def _left(
+    who: Withdrawn, place: Place, runs: Sequence[CurationStore], gone: set[Path]
+) -> Iterator[Trace]:
     """What people must decide on, each file once."""
     seen = set(gone)
-    for path, what in (*_recordings(who, place), *_weights(who, place), *_videos(who, place)):
+    for path, what in (*_recordings(who, place, runs), *_weights(who, place), *_videos(who, place)):
         if path not in seen:
             seen.add(path)
             yield Trace(path, what)
@@ -286,11 +301,18 @@ def _left(who: Withdrawn, place: Place, gone: set[Path]) -> Iterator[Trace]:
             yield Trace(path, "says the name, or names a clip")
 
 
-def _recordings(who: Withdrawn, place: Place) -> Iterator[tuple[Path, str]]:
+def _recordings(
+    who: Withdrawn, place: Place, runs: Sequence[CurationStore]
+) -> Iterator[tuple[Path, str]]:
+    """Below the folders, and in the footage of runs of the data engine, wherever that is."""
     ends = tuple(f"{os.sep}{name}" for name in who.recordings if name)
-    for path in place.files:
-        if str(path).endswith(ends):
-            yield path, "a recording: the next import takes it in again"
+    found = {path for path in place.files if str(path).endswith(ends)}
+    for run in runs:
+        if (run.folder / RUN_FILE).is_file():
+            footage = Path(str(read_json(run.folder / RUN_FILE).get("footage")))
+            found |= {footage / name for name in who.recordings if (footage / name).is_file()}
+    for path in sorted(found):
+        yield path, "a recording: the next curate or import takes it in again"
 
 
 def _weights(who: Withdrawn, place: Place) -> Iterator[tuple[Path, str]]:

@@ -82,7 +82,9 @@ def test_footage_becomes_shards_of_people_who_speak(
     (work / "left_out.json").write_text("[1")
     capsys.readouterr()
     assert run("status", str(work)) == 0
-    assert "3 of 3 passes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "ended, last heard" in said
+    assert "3 of 3 passes" in said
 
     assert run("select", str(work), "--out", str(out), "--tiers", "a2v") == 0
     assert (

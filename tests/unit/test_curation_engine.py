@@ -198,12 +198,15 @@ def test_workers_never_have_more_than_they_can_take(tmp_path: Path) -> None:
 
 
 def test_a_second_leader_is_refused(tmp_path: Path) -> None:
-    with (
-        CurationStore(tmp_path).locked(),
-        pytest.raises(ValueError, match="another process works on this run"),
-        CurationStore(tmp_path).locked(),
-    ):
-        pass
+    store = CurationStore(tmp_path)
+    with CurationStore(tmp_path).locked():
+        assert store.is_led()
+        with (
+            pytest.raises(ValueError, match="another process works on this run"),
+            store.locked(),
+        ):
+            pass
+    assert not store.is_led()
 
 
 @pytest.mark.parametrize("text", [b"", b"PAR1", b"\0" * 99])

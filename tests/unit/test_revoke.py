@@ -62,6 +62,10 @@ def place(tmp_path: Path) -> Path:
     polars.DataFrame(edges).write_parquet(chosen / "edges.parquet")
     graph = {"clip": ["film/one.mp4:0-100", "film/two.mp4:0-100"], "near": [[], [0]]}
     polars.DataFrame(graph).write_parquet(tmp_path / "curated" / "graph.parquet")
+    (chosen / "watch").mkdir()
+    (chosen / "watch" / "0000.mp4").write_bytes(b"a clip")
+    (chosen / "report.json").write_text(json.dumps({"shots": {"film/one.mp4": [[0, 100]]}}))
+    (tmp_path / "curated" / "run.json").write_text(json.dumps({"footage": str(tmp_path)}))
     (chosen / "a2v.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (tmp_path / "own.csv").write_text(f"file,person\na5.mp4,{ADA}\ng6.mp4,{GRACE}\n")
     for name in ("film/one.mp4", "film/two.mp4"):
@@ -100,10 +104,12 @@ def test_nothing_is_changed_without_apply(place: Path, capsys: pytest.CaptureFix
                   "edges.parquet: 1 of 2 rows",
                   "graph.parquet: 1 of 2 rows; select makes it anew",
                   "a2v.jsonl: 1 of 2 lines", "own.csv: 1 of 2 lines",
-                  "curated: results of 1 recording", f"ada{SUFFIX}: a record of consent",
+                  "curated: results of 1 recording",
+                  "selected/watch: clips and pictures of a report",
+                  f"ada{SUFFIX}: a record of consent",
                   "film/one.mp4: a recording", "runs/first: weights that were trained",
                   "runs/second: weights that begin", "talk.json: the record of a video",
-                  "notes.md: says the name", "--apply removes 10 things"):  # fmt: skip
+                  "notes.md: says the name", "--apply removes 11 things"):  # fmt: skip
         assert words in said, words
     assert "two.mp4" not in said
     assert "third" not in said
@@ -125,6 +131,7 @@ def test_what_can_be_removed_is_gone_and_the_others_stay(
     assert (place / "own.csv").read_text().splitlines() == ["file,person", f"g6.mp4,{GRACE}"]
     assert not (place / "curated" / "graph.parquet").exists()
     assert not (place / f"ada{SUFFIX}").exists()
+    assert not (place / "curated" / "selected" / "watch").exists()
     assert (place / f"grace{SUFFIX}").exists()
     left = [name for name, data in bytes_of(place).items() if ADA.encode() in data]
     assert sorted(left) == ["notes.md", "talk.json"]
@@ -149,3 +156,11 @@ def test_bad_words_are_one_line(
     monkeypatch.chdir(place)
     assert cli.main(["revoke", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_recordings_are_named_where_their_run_found_them(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["revoke", str(place / "curated"), "--person", "person-00007"]
+    assert cli.main(words) == 1
+    assert f"{place}/film/one.mp4: a recording: the next curate" in capsys.readouterr().out

@@ -30,6 +30,8 @@ NUM_WATCHED = 4
 """Clips that were kept, and that each limit dropped, on a tier's page."""
 DROPPED = "Dropped by "
 WATCHED_S = 6
+WATCHED = "watch"
+"""The folder beside the page."""
 NUM_PERSONS, NUM_PICTURES = 12, 6
 """Persons on a tier's page, and pictures of each."""
 MOST_COMPARED = 2000
@@ -63,7 +65,7 @@ def write_report(
             figures = [_figure(clip, watched, column) for clip in clips]
             parts.append(f"<h3>{escape(title)}</h3>{''.join(figures)}")
         parts.append(_persons(selection, same_person, stills))
-    _cut(out / "watch", paths, watched, stills)
+    _cut(out / WATCHED, paths, watched, stills)
     body = "".join(parts)
     page = f"<!doctype html><meta charset=utf-8><title>Clips</title><style>{STYLE}</style>{body}"
     write_text_atomically(out / "report.html", page)

@@ -1,4 +1,5 @@
-"""How far a run has come, by its stored results, and how fast, by what its leader last wrote."""
+"""How far a run has come, by its stored results, and how fast, by what its leader last wrote. The
+leader holds the run's lock: where nobody does, it has ended."""
 
 import time
 
@@ -9,9 +10,6 @@ from avatar_v.base.progress import results_console
 from avatar_v.base.words import counted
 from avatar_v_data.curation.engine import STATUS_FILE
 from avatar_v_data.curation.run import Curated
-
-SILENT_S = 60.0
-"""After which a leader that wrote nothing is taken to have ended."""
 
 
 def print_status(run: Curated) -> None:
@@ -31,10 +29,10 @@ def print_status(run: Curated) -> None:
         return
     words = read_json(path)
     ago = time.time() - float(words["updated"])
-    is_over = words["done"] == words["total"] or ago > SILENT_S
-    left = "" if words["left_s"] is None or is_over else f", {words['left_s'] / 3600:.1f} h left"
+    runs = run.store.is_led()
+    left = f", {words['left_s'] / 3600:.1f} h left" if words["left_s"] and runs else ""
     console.print(
-        f"{'ended' if is_over else 'runs'}, last heard of {ago:.0f} s ago: {words['done']} of "
+        f"{'runs' if runs else 'ended'}, last heard of {ago:.0f} s ago: {words['done']} of "
         f"{words['total']} passes, {words['per_hour']:.0f} an hour{left}; "
         f"{counted(words['workers'], 'worker')}, busy {words['busy']:.0%}, {words['deaths']} died",
         soft_wrap=True,

@@ -82,6 +82,14 @@ class CurationStore:
             self._is_locked = False
             os.close(lock)
 
+    def is_led(self) -> bool:
+        """Whether a process works on this run."""
+        try:
+            os.close(exclusive(self.folder / "lock", ""))
+        except ValueError:
+            return True
+        return False
+
     @cached_property
     def _places(self) -> dict[str, Path]:
         """The part that holds each key, of parts that are whole; the leader sets others aside."""
