@@ -22,7 +22,7 @@ from avatar_v.base.seeds import derive
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.voices.corpus import Recording, corpus_files, read_recordings, world
 from avatar_v.voices.model import Drawing, VoiceModel, vector_of
-from avatar_v.voices.phonemes import EMOTIONS
+from avatar_v.voices.phonemes import EMOTIONS, TRAINED
 from avatar_v.voices.rewards import pause_error, phoneme_error, rate_error
 from avatar_v.voices.sequences import asked_of
 from avatar_v_eval.intervals import mean_interval, rate
@@ -32,7 +32,6 @@ from avatar_v_eval.rollout import Rollout, add_sampling_options
 from avatar_v_eval.studies.voices_heard import write_listening_set
 from avatar_v_eval.studies.voices_lips import Said, can_speak, lips
 
-SOURCE = "the folder `voice` that a recipe of recipes/voices leaves"
 PROMPT_S = 10.0
 TOGETHER = 16
 """Speeches that are drawn at once."""
@@ -86,7 +85,7 @@ def measure(options: argparse.Namespace) -> Findings:
         name, equals, folder = word.partition("=")
         if not equals or not name.isidentifier():
             raise ValueError(f"--models takes NAME=DIR, not {word}")
-        models[name] = VoiceModel.load(folder, SOURCE)
+        models[name] = VoiceModel.load(folder, TRAINED)
     speakers = read_speakers(options.corpus, options.speakers, options.said)
     first = next(iter(models.values()))
     said = {"true": [true_speeches(one) for one in speakers]}

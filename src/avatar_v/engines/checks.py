@@ -9,6 +9,7 @@ from avatar_v.engines.manner import has_marks
 from avatar_v.engines.script import read_script, split_sentences
 from avatar_v.engines.voices import DRAWN, drawn_number, is_drawn, is_voice_file
 from avatar_v.safety import policy
+from avatar_v.voices.phonemes import TRAINED
 
 WHERE_FROM = (
     "a text-to-speech model as transformers saves it, for example of `hf download "
@@ -56,7 +57,7 @@ CLONING = {
     ),
     OURS: Kind(
         ("config.json", "speaker.safetensors", f"{CODEC}/config.json"),
-        "the folder `voice` that `avatar-v run recipes/voices/sft.yaml` leaves",
+        TRAINED,
     ),
 }  # fmt: skip
 """Models that continue a prompt (cloning.py)."""

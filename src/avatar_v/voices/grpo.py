@@ -21,6 +21,7 @@ from avatar_v.base import checks
 from avatar_v.base.seeds import derive, stream
 from avatar_v.voices.codec import VoiceCodec
 from avatar_v.voices.model import Drawing, SpeakerParts, VoiceModel
+from avatar_v.voices.phonemes import TRAINED
 from avatar_v.voices.rewards import REWARDS
 from avatar_v.voices.sequences import encode_voices, sequence
 from avatar_v.voices.trl_runs import (
@@ -31,8 +32,6 @@ from avatar_v.voices.trl_runs import (
     number_tokenizer,
     trl_config,
 )
-
-SOURCE = "the folder `voice` that `avatar-v run recipes/voices/sft.yaml` leaves"
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def train(recipe: GrpoRecipe, *, resume: bool = False) -> Path:
     """Train, and return the folder of the model. Errors as of `sft.train`."""
     torch.manual_seed(recipe.seed)
     out = folder_of(recipe.out, resume=resume)
-    model = VoiceModel.load(recipe.model, SOURCE)
+    model = VoiceModel.load(recipe.model, TRAINED)
     asked = {
         "reward_weights": [float(weight) for weight in recipe.rewards.values()],
         "max_completion_length": model.llama.config.max_position_embeddings,
