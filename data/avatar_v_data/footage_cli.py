@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 
 from avatar_v.base.options import at_once, parsed
 from avatar_v.base.progress import progress_bar, results_console
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.base.words import counted
 
 if TYPE_CHECKING:
     from avatar_v_data.curation.run import Curated
     from avatar_v_data.curation.select import Selection
+    from avatar_v_data.curation.table import CurationResults
+
+
+RECIPES = {"t2v": "recipes/1_t2v.yaml", "a2v": "recipes/2_a2v.yaml", "sft": "recipes/3_sft.yaml"}
+"""Tier of the plans that ship → what trains on it."""
 
 
 def add_curate(parser: argparse.ArgumentParser) -> None:
@@ -126,8 +132,8 @@ def curate(args: argparse.Namespace) -> int:
             retry=args.retry,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    found = collect(run.tasks, run.store, ("shots", "clips"))
-    _print_failed(found.failed)
+    found = collect(run.tasks, run.store, ("probe", "shots", "clips"))
+    _print_left_out(run, found)
     length = sum(clip["seconds"] for clip in found.clips)
     print(
         f"{counted(len(found.clips), 'clip')}, {length / 60:.1f} of {found.footage_s / 60:.1f} "
@@ -175,11 +181,13 @@ def select(args: argparse.Namespace) -> int:
             ),
             soft_wrap=True,
         )
+        what = "sample" if run.plan.samples else "clip"
+        for split, (persons, num) in selection.shares.items():
+            console.print(f"{split}: {counted(persons, 'person')}, {counted(num, what)}")
         for command in _next(run, Path(args.out), selection):
             console.print(f"next: {command}", soft_wrap=True, markup=False, highlight=False)
     console.print(f"clips to watch: {args.out}/report.html", soft_wrap=True)
-    _print_failed(found.failed)
-    _print_failed(found.ends_early, "ends early")
+    _print_left_out(run, found)
     made = [s.num_samples if run.plan.samples else len(s.clips) for s in selections]
     return 0 if any(made) else 1
 
@@ -190,15 +198,24 @@ def _next(run: "Curated", out: Path, selection: "Selection") -> list[str]:
     if not run.plan.samples:
         manifest = shlex.join([str(run.footage), "--manifest", f"{tier}.jsonl"])
         return [f"avatar-v-data import {manifest} --out SHARDS"]
+    if not tier.is_dir():  # of its clips none gave a sample
+        return []
     from avatar_v_data.import_plan import SPLITS
 
-    folders = [tier / split for split in SPLITS if (tier / split).is_dir()] or [tier]
-    latents = Path("LATENTS")
-    return [
-        shlex.join(["avatar-v", "shards", "encode", "--shards", str(folder), "--out",
-                    str(latents / folder.relative_to(tier)), "--vae", "VAE", "--drop-video"])
-        for folder in folders if folder.is_dir()
-    ]  # fmt: skip
+    parts = [split for split in SPLITS if (tier / split).is_dir()]
+    latents, commands = Path("LATENTS"), []
+    for part in parts or [""]:
+        words = ["avatar-v", "shards", "encode", "--shards", str(tier / part), "--out"]
+        words += [str(latents / part), "--vae", "VAE", "--drop-video"]
+        commands.append(words + ["--stills"] * (selection.tier == "sft"))
+    if selection.tier in RECIPES:
+        small = ["recipes/small.yaml"] * (run.plan.samples.video == VideoFormat.of("64"))
+        words = ["avatar-v", "run", RECIPES[selection.tier], *small]
+        places = [str(latents / part) for part in parts] or [str(latents), "null"]
+        for name, place in zip(SPLITS, places, strict=True):
+            words += [f"--data.init_args.{name}", place]
+        commands.append(words)
+    return list(map(shlex.join, commands))
 
 
 def status(args: argparse.Namespace) -> int:
@@ -217,6 +234,18 @@ def deploy(args: argparse.Namespace) -> int:
     documents = manifests(args.plan, parsed(args, Cluster))
     print(yaml.safe_dump_all(documents, sort_keys=False), end="")
     return 0
+
+
+def _print_left_out(run: "Curated", found: "CurationResults") -> None:
+    """Recordings of which nothing is taken, a part, or less than their header says."""
+    from avatar_v.types import FRAME_RATE_HZ
+
+    _print_failed(found.failed)
+    spans = {t.recording.name: t.recording.left_out for t in run.tasks if not t.recording.why}
+    parts = {name: sum(b - a for a, b in own) / FRAME_RATE_HZ for name, own in spans.items() if own}
+    words = "s are shown by another recording, or stand still"
+    _print_failed({name: f"{length:.1f} {words}" for name, length in parts.items()}, "in part")
+    _print_failed(found.ends_early, "ends early")
 
 
 def _print_failed(failed: dict[str, str], what: str = "left out") -> None:

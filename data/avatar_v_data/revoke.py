@@ -44,7 +44,8 @@ from avatar_v.shards.writer import (
 from avatar_v_data.curation.graph import GRAPH_FILE
 from avatar_v_data.curation.plan import Grouping
 from avatar_v_data.curation.report import WATCHED
-from avatar_v_data.curation.run import REPORT_FILE, RUN_FILE
+from avatar_v_data.curation.run import REPORT_FILE, RUN_FILE, footage_of, withdraw, withdrawn
+from avatar_v_data.curation.stages import FootageRecording
 from avatar_v_data.curation.store import RESULTS, CurationStore
 from avatar_v_data.curation.table import clip_name
 
@@ -55,6 +56,7 @@ MOST_TEXT = 1 << 28
 NO_TEXT = {".tar", ".safetensors", ".mp4", ".flac", ".wav", ".ckpt", ".png", ".jpg", ".webp"}
 TABLES = {".jsonl", ".csv"}
 PERSON = "person"
+BEFORE = "a recording with a person who withdrew before"
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,17 @@ class Place:
         for path in self.ending(".parquet"):
             if path.parents[1].name != RESULTS:
                 yield path, polars.read_parquet(path)
+
+
+def persons_in(place: Place) -> set[str]:
+    """All names of persons below the folders."""
+    names = {clip.person for index in place.indexes() for clip in index.clips}
+    for path in place.ending(*TABLES):
+        names |= {str(row[PERSON]) for row in _manifest(path) if row.get(PERSON)}
+    for _, table in place.tables():
+        if PERSON in table.columns:
+            names |= {str(name) for name in table[PERSON].unique() if name}
+    return names | {str(_object(path).get(PERSON)) for path in place.ending(SUFFIX)}
 
 
 def traces_of(who: Withdrawn, place: Place) -> list[Trace]:
@@ -252,12 +265,12 @@ def _without_lines(path: Path, names: frozenset[str]) -> None:
 
 
 def _results(who: Withdrawn, run: CurationStore) -> Iterator[Trace]:
-    """All that the engine knows of the recordings, other persons in them included: it is made
-    again where the recordings stay."""
+    """All that the engine knows of the recordings, other persons in them included. It looks at
+    none of them again."""
     own = who.recordings & run.recordings()
     if own:
         what = f"results of {counted(len(own), 'recording')}"
-        yield Trace(run.folder, what, partial(run.forget_recordings, own))
+        yield Trace(run.folder, what, partial(withdraw, run.folder, own))
 
 
 def _watched(who: Withdrawn, place: Place) -> Iterator[Trace]:
@@ -304,15 +317,22 @@ def _left(
 def _recordings(
     who: Withdrawn, place: Place, runs: Sequence[CurationStore]
 ) -> Iterator[tuple[Path, str]]:
-    """Below the folders, and in the footage of runs of the data engine, wherever that is."""
+    """Below the folders, and in the footage of runs of the data engine, wherever that is; of such a
+    run those, too, with anybody who withdrew from it before."""
     ends = tuple(f"{os.sep}{name}" for name in who.recordings if name)
     found = {path for path in place.files if str(path).endswith(ends)}
+    before: set[Path] = set()
     for run in runs:
         if (run.folder / RUN_FILE).is_file():
-            footage = Path(str(read_json(run.folder / RUN_FILE).get("footage")))
+            footage = footage_of(run.folder)
             found |= {footage / name for name in who.recordings if (footage / name).is_file()}
+            for name, state in withdrawn(run.folder).items():
+                if FootageRecording.of(footage / name, name).state == state:
+                    before.add(footage / name)
     for path in sorted(found):
-        yield path, "a recording: the next curate or import takes it in again"
+        yield path, "a recording: an import, or another run of curate, takes it in again"
+    for path in sorted(path for path in before - found if path.is_file()):
+        yield path, BEFORE
 
 
 def _weights(who: Withdrawn, place: Place) -> Iterator[tuple[Path, str]]:

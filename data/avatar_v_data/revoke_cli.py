@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from avatar_v.base.progress import progress_bar
-from avatar_v.base.words import counted
+from avatar_v.base.words import counted, listed, near
 
 if TYPE_CHECKING:
     from avatar_v_data.revoke import Trace
@@ -19,7 +19,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Looks below folders for everything that holds a person: clips of shards, latents and "
         "preference pairs, results of the data engine, tables, manifests, records of consent. With "
         "--apply these are removed. Recordings, trained weights, videos made and files that say "
-        "the name are listed and left to you; exit status 1 where there are any."
+        "the name are listed and left to you; exit status 1 where there are any, 2 where nothing "
+        "is there of such a person."
     )
     add = parser.add_argument
     add("folders", nargs="+", metavar="FOLDER", help="where to look, in subfolders too")
@@ -34,10 +35,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from avatar_v.safety.consent import read_consent
-    from avatar_v_data.revoke import Place, Withdrawn, remove, traces_of
+    from avatar_v_data.revoke import BEFORE, Place, Withdrawn, persons_in, remove, traces_of
 
     who = Withdrawn.of(args.person, read_consent(Path(args.record)) if args.record else None)
-    found = traces_of(who, Place.below(args.folders))
+    place = Place.below(args.folders)
+    found = traces_of(who, place)
+    if all(trace.what == BEFORE for trace in found):
+        _print("left to you", found)
+        names, known = listed(sorted(who.names)), persons_in(place)
+        alike = sorted({one for name in who.names for one in near(name, known)})
+        words = f"; nearest: {listed(alike)}" if alike else ""
+        raise ValueError(f"nothing is there of {names}, who may have been removed before{words}")
     removable = [trace for trace in found if trace.remove is not None]
     left = [trace for trace in found if trace.remove is None]
     _print("to be removed" if not args.apply else "removed", removable)
@@ -50,9 +58,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"{still[0].path} came back while it was removed: try again")
         left += [trace for trace in again if trace not in left]  # weights no longer show
     _print("left to you", left)
-    if not found:
-        print("nothing found")
-    elif not args.apply:
+    if not args.apply:
         print(f"nothing was changed: --apply removes {counted(len(removable), 'thing')}")
     return SOMETHING_LEFT if left else 0
 

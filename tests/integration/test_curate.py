@@ -87,9 +87,9 @@ def test_footage_becomes_shards_of_people_who_speak(
     assert "3 of 3 passes" in said
 
     assert run("select", str(work), "--out", str(out), "--tiers", "a2v") == 0
-    assert (
-        f"next: avatar-v shards encode --shards {out}/a2v --out LATENTS" in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert f"next: avatar-v shards encode --shards {out}/a2v --out LATENTS" in said
+    assert "next: avatar-v run recipes/2_a2v.yaml recipes/small.yaml --data.init_args.train" in said
     rows = [json.loads(line) for line in (out / "a2v.jsonl").open()]
     (late,) = (row for row in rows if row["sound_late"])
     shot = truth[0]["shots"][0]
@@ -127,6 +127,19 @@ def test_footage_becomes_shards_of_people_who_speak(
         audio = sample.audio.float() / 32768
         score = sync_score(distance_table(*embed_clip(critic, sample.video, audio)))
         assert abs(score.offset) <= 1, clip.key
+
+    decoded.clear()
+    who = rows[0]["person"]
+    gone = {row["file"] for row in rows if row["person"] == who}
+    assert run("revoke", str(work), str(out), "--person", who, "--apply") == 1, (
+        "recordings are left"
+    )
+    with pytest.warns(UserWarning, match=r"person who withdrew left out.*delete what is there"):
+        run(*curate)
+    assert not [name for name in decoded if name.split()[0] in gone], "nobody comes back"
+    assert {task.recording.name for task in opened(work).tasks} == set(SHOTS) - gone | {
+        "broken.mp4", "shared.mp4",
+    }  # fmt: skip
 
 
 def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:

@@ -340,10 +340,10 @@ def grouped_by(groups: dict[str, list[float]]) -> dict[str, Any]:
     ("values", "message"),
     [
         ([], "plan.yaml is an object"),
-        ({"stages": {"shot": {}}}, r"stages: unknown keys \['shot'\]"),
+        ({"stages": {"shot": {}}}, r"stages: unknown keys \['shot'\]; nearest: shots"),
         ({"stages": {"clips": {}}}, "stage clips needs faces, shots, speech"),
         ({"stages": {"probe": {}, "shots": {"threshold": "high"}}}, "threshold is a finite number"),
-        ({"stages": {"probe": {}}, "limits": {"sft": {"x": {"low": 1}}}}, "unknown keys"),
+        ({"stages": {"probe": {}}, "limits": {"sft": {"x": {"maxi": 1}}}}, "nearest: max"),
         ({"stages": {}, "tiers": {}}, r"unknown keys \['tiers'\]"),
         ({"stages": {}, "resources": {"sync": {}}}, "the plan has no stage 'sync'"),
         ({"stages": {"probe": {}}, "resources": {"probe": {"cpus": 0}}}, "part of a processor"),

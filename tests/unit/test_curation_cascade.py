@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from avatar_v.faces.face_track import detect_faces
 from avatar_v_data.curation import content
-from avatar_v_data.curation.all_faces import HOW_TO_INSTALL, AllFacesStage, turns
+from avatar_v_data.curation.all_faces import HOW_TO_INSTALL, AllFacesStage, poses
 from avatar_v_data.curation.content import NudityStage, QualityStage
 from avatar_v_data.curation.embedding import EmbeddingStage, video_vector
 from avatar_v_data.curation.faces import FaceStage
@@ -194,13 +194,20 @@ def test_a_profile_is_seen_and_is_turned(media: Path) -> None:
         counts = {"counts": [len(detect_faces(picture))] * 2}
         seen = Seen(FootageRecording("x", "x", ""), {"faces": counts})
         found[name] = AllFacesStage().score(clip_of([picture] * 10), seen)
-    assert found["producer"] == {"num_faces": 1.0, "turned": 1.0, "missed": 1.0}
-    assert not undeclared(AllFacesStage(), found["fashion"])
+        assert not undeclared(AllFacesStage(), found[name])
+    assert found["producer"] == {"num_faces": 1.0, "turned": 1.0, "tilt": 0.0, "missed": 1.0}
+    assert found["fashion"].pop("tilt") == pytest.approx(0, abs=2)
     assert found["fashion"] == {"num_faces": 1.0, "turned": 0.0, "missed": 0.0}
     small = picture.new_zeros(3, 300, 400)
     small[:, 60:240, 150:250] = F.interpolate(picture[None].float(), (180, 100))[0].byte()
-    assert len(turns(small)) == 1
-    assert turns(small.new_zeros(3, 300, 400)) == []
+    assert len(poses(small)) == 1
+    assert poses(small.new_zeros(3, 300, 400)) == []
+    height, width = picture.shape[1:]
+    for angle in (-25, 25):
+        turn = cv2.getRotationMatrix2D((width / 2, height / 2), -angle, 0.8)
+        pixels = cv2.warpAffine(picture.permute(1, 2, 0).numpy(), turn, (width, height))
+        ((_, tilt),) = poses(torch.from_numpy(pixels).permute(2, 0, 1))
+        assert tilt == pytest.approx(poses(picture)[0][1] + angle, abs=6)
 
 
 # Networks of the user's

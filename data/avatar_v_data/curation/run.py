@@ -31,6 +31,7 @@ from avatar_v_data.curation.select import (
     Selection,
     read_drops,
     select,
+    shares_of,
     split_tiers,
     write_clips,
     write_manifest,
@@ -47,6 +48,8 @@ RUN_FILE = "run.json"
 REPORT_FILE = "report.json"
 COMPARED_FILE = "left_out.json"
 """What prints say of recordings beside each other."""
+WITHDRAWN_FILE = "withdrawn.json"
+"""Recordings with a person who withdrew, each with its state then."""
 COMPARED_VERSION = 1
 """Of `left_out`: another one compares anew."""
 NO_FOOTAGE = (
@@ -164,8 +167,28 @@ def opened(folder: str | Path, plan: str | None = None) -> Curated:
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():
         raise ValueError(f"no file {folder / RUN_FILE}: avatar-v-data curate begins a run")
-    words = read_json(folder / RUN_FILE)
-    return _planned(folder, Path(str(words.get("footage"))), plan or str(words.get("plan")))
+    return _planned(folder, footage_of(folder), plan or str(read_json(folder / RUN_FILE)["plan"]))
+
+
+def withdraw(folder: Path, names: Collection[str]) -> None:
+    """Forget all that a run knows of these recordings, and look at none of them again, unless it
+    has changed. ValueError while another process works on the run."""
+    states = withdrawn(folder) | {
+        name: FootageRecording.of(footage_of(folder) / name, name).state for name in names
+    }
+    write_text_atomically(folder / WITHDRAWN_FILE, json.dumps(dict(sorted(states.items()))))
+    CurationStore(folder).forget_recordings(names)
+
+
+def withdrawn(folder: Path) -> dict[str, str]:
+    """Recording → state of those that `withdraw` has named."""
+    path = folder / WITHDRAWN_FILE
+    return {name: str(state) for name, state in (read_json(path) if path.is_file() else {}).items()}
+
+
+def footage_of(folder: Path) -> Path:
+    """Of a run."""
+    return Path(str(read_json(folder / RUN_FILE).get("footage")))
 
 
 def choose(
@@ -221,6 +244,9 @@ def choose(
         for s, own in zip(selections, named, strict=True)
     }
     splits = split_tiers(persons, validation, seed) if validation else {}
+    for number, selection in enumerate(selections):
+        shares = shares_of(persons[selection.tier], splits)
+        selections[number] = replace(selection, shares=shares)
     _warn_of_sync(run.plan, selections)
     out.mkdir(parents=True, exist_ok=True)
     report = _write_pages(run, out, found, selections, splits)
@@ -332,6 +358,13 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
     ]
     if not recordings:
         raise ValueError(f"{footage}: holds no videos, only pictures and sound")
+    gone = withdrawn(folder)
+    if num := sum(gone.get(one.name) == one.state for one in recordings):
+        recordings = [one for one in recordings if gone.get(one.name) != one.state]
+        words = f"{counted(num, 'recording')} with a person who withdrew left out"
+        warnings.warn(f"{words} ({folder / WITHDRAWN_FILE}): delete what is there", stacklevel=3)
+    if not recordings:
+        raise ValueError(f"{footage}: no recording is left")
     tasks = tuple(desired(known, recordings))
     run = Curated(folder, footage, known, tasks, _found_again(plan))
     if not known.first or not (folder / RUN_FILE).is_file():

@@ -7,8 +7,9 @@ sync is sure of it, and the import moves it back.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class Selection:
     lost: Mapping[str, Sequence[Clip]]  # at each limit, the nearest to it first
     num_samples: int = 0
     dropped: tuple[Mapping[str, str], ...] = ()  # frames of clips that gave no sample, and why
+    shares: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Split → its persons, and its samples, or clips where there are none."""
 
 
 def read_drops(path: str | Path) -> Drops:
@@ -136,6 +139,13 @@ def split_tiers(persons: Mapping[str, Collection[str]], share: float, seed: int)
                 f"{words} for {found.pop()}: select it alone (--tiers), or leave it out"
             )
     return splits
+
+
+def shares_of(persons: Sequence[str], splits: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """`Selection.shares` of one tier, whose samples are of these persons."""
+    own = Counter(splits[person] for person in persons) if splits else {}
+    alone = Counter(splits[person] for person in set(persons)) if splits else {}
+    return {split: (alone[split], own[split]) for split in SPLITS if own}
 
 
 def write_manifest(

@@ -29,6 +29,7 @@ FINDS = {
     "text": ("subtitle", "logo", "screencast", "slides"),
     "num_faces": ("bystander",),
     "turned": ("turned",),
+    "tilt": ("tilted", "sideways"),
     "snr_db": ("music",),
     "second_voice_share": ("voices",),
     "sync_confidence": ("voices", "music"),

@@ -8,8 +8,9 @@ them, and torch is not needed to read either.
 
 import dataclasses
 import inspect
+import itertools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import TypedDict
+
+from avatar_v.base.words import near
 
 MAX_SIZE = 1 << 16
 """No width, depth or count of a network is larger; what claims to be would fill the memory."""
@@ -70,7 +73,7 @@ def built(
     than ``make``'s annotation or out of its range, and whatever ``make`` itself refuses. Whole
     numbers without a range are from 0 to `MAX_SIZE`.
     """
-    found = _read(_arguments_of(make, sparse, frozenset(given)), values, where)
+    found = _read(_arguments_of(make, sparse, frozenset(given)), values, where, make)
     try:
         return make(**found, **given)
     except ValueError as error:
@@ -103,7 +106,7 @@ def converted(value: Any, hint: Any, *, where: str | Path) -> Any:
     ValueError, which begins with ``where``, for another type, a range (`Within`) or size exceeded,
     and for numbers that are not finite.
     """
-    return _read(_value_of(hint), value, where)
+    return _read(_value_of(hint), value, where, hint)
 
 
 def shown(value: object) -> str:
@@ -112,8 +115,9 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _read(adapter: TypeAdapter, value: Any, where: str | Path) -> Any:
-    """ValueError for the first fault: the place, what is expected there, and what is there."""
+def _read(adapter: TypeAdapter, value: Any, where: str | Path, hint: Any) -> Any:
+    """ValueError for the first fault: the place, what is expected there, and what is there.
+    ``hint``: what the adapter reads, for keys that are meant instead of unknown ones."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -125,6 +129,9 @@ def _read(adapter: TypeAdapter, value: Any, where: str | Path) -> Any:
             keys = ((n, sorted(f["loc"][-1] for f in beside if f["type"] == n)) for n in _KEYS)
             words = (f"{_KEYS[n]} {names}" for n, names in keys if names)
             said, place = ": " + ", ".join(words), place[:-1]
+            unknown = [f["loc"][-1] for f in beside if f["type"] == "extra_forbidden"]
+            meant = [near(str(name), _keys_at(hint, place)) for name in unknown]
+            said += f"; nearest: {', '.join(itertools.chain(*meant))}" if any(meant) else ""
         elif "error" in more:  # of a dataclass
             said = f": {more['error']}"
         else:
@@ -133,6 +140,17 @@ def _read(adapter: TypeAdapter, value: Any, where: str | Path) -> Any:
             said = f" is {expected}, got {shown(fault['input'])}"
         at = "".join(f"[{part}]" if isinstance(part, int) else f": {part}" for part in place)
         raise ValueError(f"{where}{at}{said}") from error
+
+
+def _keys_at(hint: Any, place: Sequence[int | str]) -> Iterable[str]:
+    """The keys of the object at a place of what a type describes; none where it cannot be told."""
+    kinds = [kind for kind in get_args(hint) if kind is not ...]
+    if get_origin(hint) in _UNIONS:
+        return _keys_at(next(filter(dataclasses.is_dataclass, kinds), None), place)
+    if get_origin(hint) in _CONTAINERS:
+        return _keys_at(kinds[-1], place[1:]) if place else ()
+    known = accepted_fields(hint) if callable(hint) else {}
+    return _keys_at(known.get(str(place[0])), place[1:]) if place else known
 
 
 def _no_nul(text: str) -> str:
@@ -150,6 +168,8 @@ _WORDS = {
     "dict_type": "an object",
     "too_long": f"a list of at most {MAX_ENTRIES}",
 }
+_UNIONS = (Union, types.UnionType)
+_CONTAINERS = (list, tuple, dict, Mapping)
 _STRICT: dict[Any, Any] = {
     int: Annotated[int, Within(0, MAX_SIZE)],
     float: Annotated[float, Within(-LARGEST, LARGEST)],
@@ -187,7 +207,7 @@ def _strict(hint: Any, sparse: bool) -> Any:
         return _STRICT[hint]
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return Annotated[_arguments(hint, sparse), AfterValidator(lambda found: hint(**found))]
-    if origin not in (Union, types.UnionType, list, tuple, dict, Mapping):
+    if origin not in (*_UNIONS, *_CONTAINERS):
         return hint
     parts = tuple(part if part is ... else _strict(part, sparse) for part in get_args(hint))
     if origin in (list, tuple):
