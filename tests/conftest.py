@@ -94,6 +94,8 @@ multiprocessing.get_context = lambda method=None: (
 )  # a start of seconds, most of them for torch
 
 MEDIA = Path(__file__).resolve().parents[2] / "shared" / "media"
+LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "RANK", "WORLD_SIZE")
+"""What Lightning's launchers leave, by which others take the next file's process for a rank."""
 NOTEBOOK = "follow_a_batch"
 """The one that runs with every test; of the others test_docs.py resolves what they import."""
 
@@ -111,6 +113,8 @@ def pytest_runtest_setup() -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is not None and nextitem.path == item.path:
         return  # a fixture of the file may hold a process group
+    for name in LAUNCHED:
+        os.environ.pop(name, None)
     if is_left := torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     assert not is_left, "its process group would be that of the next file"

@@ -257,7 +257,8 @@ def _print_failed(failed: dict[str, str], what: str = "left out") -> None:
 
 def footage(args: argparse.Namespace) -> int:
     from avatar_v.types import FRAME_RATE_HZ
-    from avatar_v_data.world_footage import FootageSettings, plan_footage, write_footage
+    from avatar_v_data.footage_drawing import write_footage
+    from avatar_v_data.world_footage import FootageSettings, plan_footage
 
     settings = FootageSettings(
         num_recordings=args.recordings,

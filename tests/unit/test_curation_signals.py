@@ -18,6 +18,7 @@ from avatar_v_data.curation.expression import ExpressionStage, columns
 from avatar_v_data.curation.plan import Limit
 from avatar_v_data.curation.stages import TICK, Clip, FootageRecording, Seen
 from avatar_v_data.curation.steadiness import SteadinessStage, repeats
+from avatar_v_data.footage_drawing import spoilt
 from avatar_v_data.world_faults import (
     ALTERED,
     BROKEN,
@@ -26,7 +27,7 @@ from avatar_v_data.world_faults import (
     write_altered,
     write_broken,
 )
-from avatar_v_data.world_footage import Fault, FootageSettings, plan_footage, spoilt
+from avatar_v_data.world_footage import Fault, FootageSettings, plan_footage
 from avatar_v_eval.studies.curation_faults import Scored, broken, copies, told
 from avatar_v_eval.studies.curation_signals import faults, readings
 from avatar_v_eval.studies.curation_truth import Truth

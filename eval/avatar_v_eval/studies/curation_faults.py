@@ -8,7 +8,7 @@ stage is measured by itself.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,20 +100,25 @@ def scored(run: Curated, truths: Sequence[Truth]) -> list[Scored]:
             start, stop, kind = shot["start"], shot["stop"], shot["kind"]
             clips = (c for c in truth.clips if _common(c, shot) >= WHOLE * (c["stop"] - c["start"]))
             columns: Mapping[str, Any] = next(clips, {})
-            for stage in () if columns else _asked(run, kind):
+            asked = {column for column, faults in FINDS.items() if _should(kind, faults)}
+            for stage in () if columns else _asked(run, asked):
                 if frames is None:
                     frames = list(read_video(own.recording.path))
                 with contextlib.suppress(ValueError):
                     score = stage.score(Clip(number, start, stop, frames[start:stop]), own)
-                    columns = {**columns, **score}
+                    columns = {**columns, **{name: score[name] for name in asked & {*score}}}
             found.append(Scored(unit, kind, columns))
     return found
 
 
-def _asked(run: Curated, kind: str) -> list[ClipScorer]:
-    """The stages whose columns should tell such shots from good ones."""
-    asked = {column for column, faults in FINDS.items() if faults and kind in ("talk", *faults)}
-    return [s for s in run.plan.stages if isinstance(s, ClipScorer) and asked & {*s.numbers}]
+def _should(kind: str, faults: Sequence[str]) -> bool:
+    """Whether a column that finds such faults should tell this kind of shot from others."""
+    return bool(faults) and kind in ("talk", *faults)
+
+
+def _asked(run: Curated, asked: Collection[str]) -> list[ClipScorer]:
+    """The stages that give some of these columns."""
+    return [s for s in run.plan.stages if isinstance(s, ClipScorer) and {*asked} & {*s.numbers}]
 
 
 def told(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars
 
-from avatar_v_data.world_footage import motion_file
+from avatar_v_data.footage_drawing import motion_file
 
 WANTED = ("talk", "late")
 WORDS = {
