@@ -34,8 +34,9 @@ FINDS = {
     "second_voice_share": ("voices",),
     "sync_confidence": ("voices", "music"),
     "text_on_face": (),
+    "nudity": (),
 }
-"""Column → the faults that it is there to find."""
+"""Column → the faults that it is there to find; none: what it is there for was not drawn."""
 
 
 class Scored(NamedTuple):
