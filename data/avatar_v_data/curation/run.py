@@ -171,12 +171,13 @@ def opened(folder: str | Path, plan: str | None = None) -> Curated:
 
 
 def withdraw(folder: Path, names: Collection[str]) -> None:
-    """Forget all that a run knows of these recordings, and look at none of them again, unless it
-    has changed. ValueError while another process works on the run."""
-    states = withdrawn(folder) | {
-        name: FootageRecording.of(footage_of(folder) / name, name).state for name in names
-    }
-    write_text_atomically(folder / WITHDRAWN_FILE, json.dumps(dict(sorted(states.items()))))
+    """Forget all that a run, or what is left of an import, knows of these recordings; the run looks
+    at none of them again, unless it has changed. ValueError while another process works on it."""
+    if (folder / RUN_FILE).is_file():
+        footage = footage_of(folder)
+        states = {name: FootageRecording.of(footage / name, name).state for name in names}
+        states = dict(sorted((withdrawn(folder) | states).items()))
+        write_text_atomically(folder / WITHDRAWN_FILE, json.dumps(states))
     CurationStore(folder).forget_recordings(names)
 
 
