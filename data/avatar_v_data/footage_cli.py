@@ -91,7 +91,12 @@ def add_deploy(parser: argparse.ArgumentParser) -> None:
 def add_footage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder for the videos and their truth")
     parser.add_argument("--recordings", type=int, required=True, help="number of videos")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of each (default: 40)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=40.0,
+        help="of each, and on to the end of a shot (default: 40)",
+    )
     parser.add_argument("--persons", type=int, default=8, help="hosts and guests (default: 8)")
     parser.add_argument("--copies", type=int, default=0, help="videos uploaded twice (default: 0)")
     parser.add_argument(
@@ -133,11 +138,16 @@ def curate(args: argparse.Namespace) -> int:
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     found = collect(run.tasks, run.store, ("probe", "shots", "clips"))
+    whole = found.footage_s
     _print_left_out(run, found)
     length = sum(clip["seconds"] for clip in found.clips)
     print(
-        f"{counted(len(found.clips), 'clip')}, {length / 60:.1f} of {found.footage_s / 60:.1f} "
-        "minutes: "
+        f"{counted(len(found.clips), 'clip')}, "
+        + (
+            f"{length / 60:.1f} of {whole / 60:.1f} minutes: "
+            if whole > 300
+            else f"{length:.0f} of {whole:.0f} s: "
+        )
         + shlex.join(["avatar-v-data", "select", args.out, "--out", f"{args.out}/selected"])
     )
     return 0 if found.clips or found.unfinished else 1
@@ -203,17 +213,26 @@ def _next(run: "Curated", out: Path, selection: "Selection") -> list[str]:
     from avatar_v_data.import_plan import SPLITS
 
     parts = [split for split in SPLITS if (tier / split).is_dir()]
+    from avatar_v.weights.card import ASSETS
+
+    is_small = run.plan.samples.video == VideoFormat.of("64")
+    shipped = ASSETS / "small"
+    if shipped.is_relative_to(Path.cwd()):
+        shipped = shipped.relative_to(Path.cwd())
+    vae = str(shipped / "vae") if is_small else "VAE"
     latents, commands = Path("LATENTS"), []
     for part in parts or [""]:
         words = ["avatar-v", "shards", "encode", "--shards", str(tier / part), "--out"]
-        words += [str(latents / part), "--vae", "VAE", "--drop-video"]
+        words += [str(latents / part), "--vae", vae, "--drop-video"]
         commands.append(words + ["--stills"] * (selection.tier == "sft"))
     if selection.tier in RECIPES:
-        small = ["recipes/small.yaml"] * (run.plan.samples.video == VideoFormat.of("64"))
-        words = ["avatar-v", "run", RECIPES[selection.tier], *small]
+        words = ["avatar-v", "run", RECIPES[selection.tier]]
+        if is_small:
+            words += ["recipes/small.yaml", "--model.init_args.models.init_from", str(shipped)]
         places = [str(latents / part) for part in parts] or [str(latents), "null"]
         for name, place in zip(SPLITS, places, strict=True):
             words += [f"--data.init_args.{name}", place]
+        words += ["--trainer.default_root_dir", "RUN"]
         commands.append(words)
     return list(map(shlex.join, commands))
 

@@ -45,7 +45,6 @@ from avatar_v_data.curation.graph import GRAPH_FILE
 from avatar_v_data.curation.plan import Grouping
 from avatar_v_data.curation.report import WATCHED
 from avatar_v_data.curation.run import REPORT_FILE, RUN_FILE, footage_of, withdraw, withdrawn
-from avatar_v_data.curation.stages import FootageRecording
 from avatar_v_data.curation.store import RESULTS, CurationStore
 from avatar_v_data.curation.table import clip_name
 
@@ -269,17 +268,22 @@ def _results(who: Withdrawn, run: CurationStore) -> Iterator[Trace]:
     none of them again."""
     own = who.recordings & run.recordings()
     if own:
-        what = f"results of {counted(len(own), 'recording')}"
+        what = f"results of {counted(len(own), 'recording')}, of others in them, too"
         yield Trace(run.folder, what, partial(withdraw, run.folder, own))
 
 
 def _watched(who: Withdrawn, place: Place) -> Iterator[Trace]:
-    """Clips and pictures of reports on recordings with the person, others in them included."""
+    """Reports on recordings with the person, others in them included."""
     for path in place.ending(REPORT_FILE):
-        folder, shots = path.with_name(WATCHED), _object(path).get("shots")
-        if folder.is_dir() and isinstance(shots, dict) and who.recordings & shots.keys():
-            what = "clips and pictures of a report; select makes them anew"
-            yield Trace(folder, what, partial(shutil.rmtree, folder))
+        shots = _object(path).get("shots")
+        if isinstance(shots, dict) and who.recordings & shots.keys():
+            page, watched = path.with_suffix(".html"), path.with_name(WATCHED)
+            what = "a report; select makes one in another folder"
+            if watched.is_dir():
+                yield Trace(watched, "its clips and pictures", partial(shutil.rmtree, watched))
+            if page.is_file():
+                yield Trace(page, what, page.unlink)
+            yield Trace(path, f"the numbers of {what}", path.unlink)
 
 
 def _is_record_of(who: Withdrawn, path: Path) -> bool:
@@ -326,9 +330,7 @@ def _recordings(
         if (run.folder / RUN_FILE).is_file():
             footage = footage_of(run.folder)
             found |= {footage / name for name in who.recordings if (footage / name).is_file()}
-            for name, state in withdrawn(run.folder).items():
-                if FootageRecording.of(footage / name, name).state == state:
-                    before.add(footage / name)
+            before |= {footage / name for name in withdrawn(run.folder)}
     for path in sorted(found):
         yield path, "a recording: an import, or another run of curate, takes it in again"
     for path in sorted(path for path in before - found if path.is_file()):

@@ -49,6 +49,7 @@ COMMANDS = {
 
 TRAINING = ("run", "fit", "validate")
 USER_ERRORS = (ValueError, OSError)
+OURS = frozenset(("avatar_v", "avatar_v_data", "avatar_v_eval"))
 READER_GONE = 128 + signal.SIGPIPE
 """The exit status of a program that SIGPIPE ends."""
 
@@ -65,7 +66,7 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
     the reader of the output has gone, as ``| head`` does, it ends without a word, as 141."""
     try:
         try:
-            with interrupts_behind_imports(), _printable_output():
+            with interrupts_behind_imports(), _printable_output(name):
                 status = _answered(name, words, run)
         except SystemExit:  # of --help
             _flush()
@@ -98,12 +99,19 @@ def _answered(name: str, words: Sequence[str], run: Callable[[list[str]], int]) 
 
 
 @contextmanager
-def _printable_output() -> Iterator[None]:
-    """Inside, nothing that is printed or warned of steers the terminal (`printable`): names of
+def _printable_output(name: str) -> Iterator[None]:
+    """Inside, a warning of ours is one line of the command ``name``, without a place in our code;
+    and nothing that is printed or warned of steers the terminal (`printable`): names of
     files and people are often another person's. stderr is left to progress bars; errors, and what
     these write above themselves, are made printable where they are worded."""
     before = warnings.formatwarning
-    warnings.formatwarning = lambda *args, **kwargs: printable(before(*args, **kwargs))
+
+    def worded(message: Any, category: Any, filename: str, *args: Any, **more: Any) -> str:
+        if not OURS.isdisjoint(Path(filename).parts):
+            return printable(f"{name}: warning: {message}\n")
+        return printable(before(message, category, filename, *args, **more))
+
+    warnings.formatwarning = worded
     try:
         with redirect_stdout(cast(Any, _Printable(sys.stdout))):
             yield

@@ -89,7 +89,7 @@ def test_footage_becomes_shards_of_people_who_speak(
     assert run("select", str(work), "--out", str(out), "--tiers", "a2v") == 0
     said = capsys.readouterr().out
     assert f"next: avatar-v shards encode --shards {out}/a2v --out LATENTS" in said
-    assert "next: avatar-v run recipes/2_a2v.yaml recipes/small.yaml --data.init_args.train" in said
+    assert "next: avatar-v run recipes/2_a2v.yaml recipes/small.yaml --model.init_args" in said
     rows = [json.loads(line) for line in (out / "a2v.jsonl").open()]
     (late,) = (row for row in rows if row["sound_late"])
     shot = truth[0]["shots"][0]
@@ -134,7 +134,11 @@ def test_footage_becomes_shards_of_people_who_speak(
     assert run("revoke", str(work), str(out), "--person", who, "--apply") == 1, (
         "recordings are left"
     )
-    with pytest.warns(UserWarning, match=r"person who withdrew left out.*delete what is there"):
+    for name in gone:
+        (footage / name).touch()
+    with pytest.warns(
+        UserWarning, match=r"left out, since a person in them withdrew: .*delete these files"
+    ):
         run(*curate)
     assert not [name for name in decoded if name.split()[0] in gone], "nobody comes back"
     assert {task.recording.name for task in opened(work).tasks} == set(SHOTS) - gone | {

@@ -104,12 +104,13 @@ def test_nothing_is_changed_without_apply(place: Path, capsys: pytest.CaptureFix
                   "edges.parquet: 1 of 2 rows",
                   "graph.parquet: 1 of 2 rows; select makes it anew",
                   "a2v.jsonl: 1 of 2 lines", "own.csv: 1 of 2 lines",
-                  "curated: results of 1 recording",
-                  "selected/watch: clips and pictures of a report",
+                  "curated: results of 1 recording, of others in them, too",
+                  "selected/watch: its clips and pictures",
+                  "selected/report.json: the numbers of a report; select makes one in another",
                   f"ada{SUFFIX}: a record of consent",
                   "film/one.mp4: a recording", "runs/first: weights that were trained",
                   "runs/second: weights that begin", "talk.json: the record of a video",
-                  "notes.md: says the name", "--apply removes 11 things"):  # fmt: skip
+                  "notes.md: says the name", "--apply removes 12 things"):  # fmt: skip
         assert words in said, words
     assert "two.mp4" not in said
     assert "third" not in said
@@ -132,6 +133,7 @@ def test_what_can_be_removed_is_gone_and_the_others_stay(
     assert not (place / "curated" / "graph.parquet").exists()
     assert not (place / f"ada{SUFFIX}").exists()
     assert not (place / "curated" / "selected" / "watch").exists()
+    assert not (place / "curated" / "selected" / "report.json").exists()
     assert (place / f"grace{SUFFIX}").exists()
     left = [name for name, data in bytes_of(place).items() if ADA.encode() in data]
     assert sorted(left) == ["notes.md", "talk.json"]

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from avatar_v.base.outside import read_yaml
 from avatar_v.base.paths import check_name
 from avatar_v.base.stored import Within, built
+from avatar_v.base.words import near
 from avatar_v_data.curation.all_faces import AllFacesStage
 from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import ClipStage
@@ -230,7 +231,10 @@ def _nowhere(
         if is_among(column, own.difference(*columns([]))):
             return f"{column!r} is given by the stage {stage.name}, which the plan has not"
     names = ", ".join(f"{x}LABEL" if x[-1] == "_" else x for x in sorted({*numbers, *words}))
-    return f"no column {column!r}; expected one of {names}"
+    alike = ", ".join(near(column, [*numbers, *words]))
+    return f"no column {column!r}; " + (
+        f"nearest: {alike}" if alike else f"expected one of {names}"
+    )
 
 
 _Stages = make_dataclass("_Stages", [(cls.name, cls, None) for cls in STAGES], frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 from avatar_v.base import checks
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
-from avatar_v.base.words import counted
+from avatar_v.base.words import counted, listed
 from avatar_v.shards.writer import index_path, write_text_atomically
 from avatar_v_data.curation.clips import ClipStage
 from avatar_v_data.curation.engine import Workers, run_passes
@@ -49,7 +49,7 @@ REPORT_FILE = "report.json"
 COMPARED_FILE = "left_out.json"
 """What prints say of recordings beside each other."""
 WITHDRAWN_FILE = "withdrawn.json"
-"""Recordings with a person who withdrew, each with its state then."""
+"""Recordings with a person who withdrew, by name."""
 COMPARED_VERSION = 1
 """Of `left_out`: another one compares anew."""
 NO_FOOTAGE = (
@@ -172,19 +172,17 @@ def opened(folder: str | Path, plan: str | None = None) -> Curated:
 
 def withdraw(folder: Path, names: Collection[str]) -> None:
     """Forget all that a run, or what is left of an import, knows of these recordings; the run looks
-    at none of them again, unless it has changed. ValueError while another process works on it."""
+    at no file of such a name again. ValueError while another process works on it."""
     if (folder / RUN_FILE).is_file():
-        footage = footage_of(folder)
-        states = {name: FootageRecording.of(footage / name, name).state for name in names}
-        states = dict(sorted((withdrawn(folder) | states).items()))
-        write_text_atomically(folder / WITHDRAWN_FILE, json.dumps(states))
+        gone = sorted(withdrawn(folder).union(names))
+        write_text_atomically(folder / WITHDRAWN_FILE, json.dumps({"recordings": gone}, indent=1))
     CurationStore(folder).forget_recordings(names)
 
 
-def withdrawn(folder: Path) -> dict[str, str]:
-    """Recording → state of those that `withdraw` has named."""
+def withdrawn(folder: Path) -> set[str]:
+    """The recordings that `withdraw` has named."""
     path = folder / WITHDRAWN_FILE
-    return {name: str(state) for name, state in (read_json(path) if path.is_file() else {}).items()}
+    return set(map(str, read_json(path)["recordings"])) if path.is_file() else set()
 
 
 def footage_of(folder: Path) -> Path:
@@ -360,10 +358,11 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
     if not recordings:
         raise ValueError(f"{footage}: holds no videos, only pictures and sound")
     gone = withdrawn(folder)
-    if num := sum(gone.get(one.name) == one.state for one in recordings):
-        recordings = [one for one in recordings if gone.get(one.name) != one.state]
-        words = f"{counted(num, 'recording')} with a person who withdrew left out"
-        warnings.warn(f"{words} ({folder / WITHDRAWN_FILE}): delete what is there", stacklevel=3)
+    if left := [one.name for one in recordings if one.name in gone]:
+        recordings = [one for one in recordings if one.name not in gone]
+        words = f"left out, since a person in them withdrew: {listed(left)}; delete these files, or"
+        words += f" take what is another film now out of {folder / WITHDRAWN_FILE}"
+        warnings.warn(words, stacklevel=3)
     if not recordings:
         raise ValueError(f"{footage}: no recording is left")
     tasks = tuple(desired(known, recordings))

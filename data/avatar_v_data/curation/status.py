@@ -21,7 +21,7 @@ def print_status(run: Curated) -> None:
         made, failed, spent = run.store.costs(stage.name, keys)
         missing = sum(key not in finished for key in keys)
         each = f"{spent / made:.2f}" if made else ""
-        table.add_row(stage.name, str(made), str(failed or ""), str(missing or ""), each)
+        table.add_row(stage.name, str(made - failed), str(failed or ""), str(missing or ""), each)
     console.print(table)
     path = run.folder / STATUS_FILE
     if not path.is_file():
