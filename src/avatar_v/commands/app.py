@@ -9,7 +9,7 @@ from avatar_v.safety.policy import read_policy
 from avatar_v.weights.card import DEFAULT_WEIGHTS, read_card, weights_folder
 
 if TYPE_CHECKING:
-    from avatar_v.app.form import Limits
+    from avatar_v.serving.limits import Limits
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -62,7 +62,7 @@ def check_served(args: argparse.Namespace) -> None:
 
 def limits_of(args: argparse.Namespace, *, keep_s: float, talk_s: float = 600.0) -> "Limits":
     """The limits that `add_served` asks for."""
-    from avatar_v.app.form import Limits
+    from avatar_v.serving.limits import Limits
 
     return Limits(
         upload_mib=args.max_upload,
