@@ -28,10 +28,10 @@ from avatar_v.safety.moderation import Moderator
 from avatar_v.serving.asked import checked_options
 from avatar_v.serving.clients import digest
 from avatar_v.serving.job_store import Admission, Job
-from avatar_v.serving.limits import Limits
+from avatar_v.serving.limits import BROKEN, Limits
 from avatar_v.serving.place import RECORD, Place
 from avatar_v.serving.uploads import Uploads
-from avatar_v.serving.worker import BROKEN, Worker
+from avatar_v.serving.worker import Worker
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.web.visitors import Visitor
 
@@ -173,7 +173,7 @@ class Desk:
         """As `form_words`, without paths of this machine that the page does not tell."""
         engine = read_voice(self.voice).about.engine if is_voice_file(self.voice) else None
         own = None if is_drawn(self.voice) else self.voice
-        return form_words(text, *map(str, paths), self.consent, self.policy, own, engine)
+        return form_words(text, *paths, self.consent, self.policy, own, engine)
 
     def _checked(self, form: PageForm, visitor: Visitor) -> tuple[dict[str, Any], float]:
         self.space.check()

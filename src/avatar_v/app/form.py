@@ -80,12 +80,12 @@ def form_values(form: PageForm, *, is_live: bool = False) -> dict[str, Any]:
     return values if is_live else {**values, "audio": form.speech}
 
 
-def form_words(text: str, *paths: str | None) -> str:
+def form_words(text: str, *paths: str | Path | None) -> str:
     """A message of the library in the words of the page: names of ``paths``, labels of options."""
     text = " ".join(text.split())
     for path in paths:
         if path:
-            text = text.replace(path, Path(path).name)
+            text = text.replace(str(path), Path(path).name)
     for option, label in _WORDS.items():
         text = text.replace(option, label)
     return text

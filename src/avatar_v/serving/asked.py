@@ -144,7 +144,7 @@ def _path(
 ) -> str:
     path = find(id_) if isinstance(id_, str) else None
     if path is None:
-        raise ValueError(f"{called} is no file of yours that is still here; send it again")
+        raise ValueError(f"{called} is not here any more; add it again")
     if not is_person_file(path):
         check_file(called, str(path), limits, most_s)
     return str(path)

@@ -118,7 +118,7 @@ class Admission:
 
     seconds_a_day: float = float("inf")
     most_own: int = 16
-    most_house: float = float("inf")
+    most_house: int = 10**9
     most: int = 1000
     wait_s: float = 3600.0
 

@@ -12,6 +12,7 @@ from avatar_v.serving.uploads import is_plain_file
 
 CONSENT = "This is my own face or a drawn one, or I have the person's permission"
 MAX_PROMPT = 500  # characters
+BROKEN = "Something went wrong in the program; its terminal says what."
 
 
 @dataclass(frozen=True)

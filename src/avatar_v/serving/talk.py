@@ -21,7 +21,7 @@ from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
 
 from avatar_v.inputs.live import HEADERS
-from avatar_v.serving.limits import MAX_PROMPT
+from avatar_v.serving.limits import BROKEN, MAX_PROMPT
 from avatar_v.serving.live import IDLE_S, Conversation, Rooms
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.web.connections import MAX_MESSAGE
@@ -31,7 +31,6 @@ FORM = (
     "sound is sent as binary messages of 16-bit little-endian samples, mono at "
     f"{SAMPLE_RATE_HZ} Hz, at most {MAX_MESSAGE} bytes each"
 )
-BROKEN = "Something went wrong in the program; its terminal says what."
 FAULT, POLICY_CODE, OVER = 1011, 1008, 1000  # of RFC 6455
 
 

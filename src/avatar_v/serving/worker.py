@@ -29,7 +29,7 @@ from avatar_v.request.record import Record, save_record
 from avatar_v.request.request import Request
 from avatar_v.serving.asked import field_words, files_of
 from avatar_v.serving.job_store import LEASE_S, Job, JobStore
-from avatar_v.serving.limits import CONSENT
+from avatar_v.serving.limits import BROKEN, CONSENT
 from avatar_v.serving.place import LIVE, VIDEO, worker_name
 
 LOG = logging.getLogger("avatar_v.serving")
@@ -37,7 +37,6 @@ LOOK_S = 0.5
 """Between two looks at an empty queue."""
 KEEP_S = LEASE_S / 6
 """Between two signs of life."""
-BROKEN = "Something went wrong in the program; its log says what"
 
 
 class Worker:
