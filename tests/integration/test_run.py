@@ -26,7 +26,7 @@ from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.weights.card import read_card
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import carry_out, left_behind
-from page_desk import desk_of, form_of
+from page_desk import desk_of, form_of, made
 
 NUM_FRAMES = 32
 
