@@ -157,8 +157,8 @@ def test_a_video_has_the_sound_of_the_file_at_its_rate_in_its_channels(
     record = run(request_.changed(audio=str(path), out=str(out)), pipe, beside=[beside]).finish()
     assert record.track is not None
     assert (record.track.delivered_hz, record.track.delivered_layout) == (rate, "stereo")
-    for made in (tmp_path / "beside.mp4", *([out] if suffix == ".mp4" else [])):
-        with av.open(str(made)) as container:
+    for path in (tmp_path / "beside.mp4", *([out] if suffix == ".mp4" else [])):
+        with av.open(str(path)) as container:
             audio = container.streams.audio[0].codec_context
             assert (audio.sample_rate, audio.layout.name) == (rate, "stereo")
         back = torch.cat([*iter_channels(made, SoundFormat(rate, "stereo"))]).reshape(-1, 2)[:num]

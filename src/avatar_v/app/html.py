@@ -30,8 +30,8 @@ UNPLAYABLE = "This browser cannot play the video while it grows; download it whe
 NBSP = "\N{NO-BREAK SPACE}"
 
 
-def page(pipeline: AvatarPipeline, limits: Limits, voice: str) -> str:
-    """The whole page for the weights of a pipeline."""
+def page(pipeline: AvatarPipeline, limits: Limits, voice: str, *, is_own: bool = True) -> str:
+    """The whole page for the weights of a pipeline; its videos are its own, or a server's."""
     names = [pipeline.name, *([pipeline.refiner.name] if pipeline.refiner else [])]
     named = " and ".join(Path(name).name for name in names)
     where = f"Weights: {named}, {str(pipeline.sizes().out).replace('x', '×')} pixels"
@@ -60,7 +60,7 @@ def page(pipeline: AvatarPipeline, limits: Limits, voice: str) -> str:
     for name, (low, high) in {"steps": STEPS, "guide": GUIDANCE, "read": REFERENCE_S}.items():
         words |= {f"{name}_low": f"{low:g}", f"{name}_high": f"{high:g}"}
     words = {name: escape(str(word)) for name, word in words.items()}
-    words |= {"empty": EMPTY, "stopped": stopped(), "footer": footer(limits, where)}
+    words |= {"empty": EMPTY, "stopped": stopped(), "footer": footer(limits, where, is_own=is_own)}
     return Template(static_file("page.html")).substitute(words)
 
 
@@ -68,14 +68,20 @@ def static_file(name: str) -> str:
     return (STATIC / name).read_text(encoding="utf-8")
 
 
-def footer(limits: Limits, where: str) -> str:
+def footer(limits: Limits, where: str, *, is_own: bool = True) -> str:
     """What the page takes and what becomes of it; ``where`` says what runs the model."""
+    kept = (
+        "One video is made at a time; others wait. What you send and what is made stays on the "
+        f"machine that runs this page and is removed {_span(limits.keep_s)} after its last use, or "
+        "when the page's program ends."
+        if is_own
+        else "A server makes the videos, and keeps what you send and what is made for as long as "
+        "it is set to."
+    )
     return (
         f'<footer class="av-footer"><p>Files up to {limits.upload_mib:g} MiB, clips up to '
-        f"{_span(limits.reference_s)}, speech up to {_span(limits.speech_s)}. One video is made at "
-        "a time; others wait. What you send and what is made stays on the machine that runs this "
-        f"page and is removed {_span(limits.keep_s)} after its last use, or when the page's "
-        f"program ends.</p><p>{escape(where)}.</p></footer>"
+        f"{_span(limits.reference_s)}, speech up to {_span(limits.speech_s)}. {kept}</p>"
+        f"<p>{escape(where)}.</p></footer>"
     )
 
 

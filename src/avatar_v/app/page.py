@@ -56,8 +56,10 @@ class TextBody(BaseModel):
     text: StrictStr = Field(max_length=MAX_TEXT)
 
 
-def create_app(desk: Desk, rooms: Rooms, *, host: str, names: Collection[str] = ()) -> Guard:
-    """The page behind its guard, which listens on ``host``.
+def create_app(
+    desk: Desk, rooms: Rooms, *, host: str, names: Collection[str] = (), is_own: bool = True
+) -> Guard:
+    """The page behind its guard, which listens on ``host``; its queue is its own, or a server's.
 
     It is reached by that, by ``names``, and beyond loopback by this machine's name and any address
     in numbers: another name may be one that a foreign site has made to lead here.
@@ -67,7 +69,7 @@ def create_app(desk: Desk, rooms: Rooms, *, host: str, names: Collection[str] = 
         hosts.append(socket.gethostname())
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_faults(app)
-    _add_page(app, desk)
+    _add_page(app, desk, is_own)
     _add_uploads(app, desk)
     _add_jobs(app, desk)
     add_live(app, desk, rooms, _session, SESSION)
@@ -103,8 +105,8 @@ def _add_faults(app: FastAPI) -> None:
         return PlainTextResponse(str(error), 429 if error.is_own else 503, headers)
 
 
-def _add_page(app: FastAPI, desk: Desk) -> None:
-    page = html.page(desk.pipeline, desk.limits, desk.voice)
+def _add_page(app: FastAPI, desk: Desk, is_own: bool) -> None:
+    page = html.page(desk.pipeline, desk.limits, desk.voice, is_own=is_own)
 
     @app.get("/")
     async def form(request: Request) -> Response:
