@@ -272,6 +272,7 @@ def test_the_app_makes_larger_pictures_too(
     (folder,) = desk.place.jobs.iterdir()
     record = json.loads((folder / "avatar.json").read_text())
     side = 2 * desk.pipeline.format.video.width
-    assert (record["video"]["size"], record["refiner"]) == ([side, side], str(refiner_folder))
+    size = (record["video"]["width"], record["video"]["height"])
+    assert (size, record["refiner"]) == ((side, side), str(refiner_folder))
     video = read_video(folder / "avatar.mp4")
     assert video.shape == (record["num_frames"], 3, side, side)
