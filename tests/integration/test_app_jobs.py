@@ -172,6 +172,36 @@ def test_a_video_waits_while_somebody_talks(desk: Desk, form: PageForm) -> None:
     asyncio.run(go())
 
 
+def test_a_video_whose_worker_dies_is_watched_from_its_beginning_again(
+    desk: Desk, form: PageForm
+) -> None:
+    store = desk.place.store
+
+    async def go() -> None:
+        async with contextlib.aclosing(desk.states(form, ME)) as states:
+            telling = asyncio.ensure_future(anext(states))
+            await gone(lambda: not desk.is_busy)
+            for num, words in ((8, "0.3\N{NO-BREAK SPACE}s of 1.3"), (0, "Making 1.3")):
+                job = store.take("w")
+                assert job is not None
+                assert store.keep(job, total=32, num_frames=num)
+                told = await asyncio.wait_for(telling, PATIENCE_S)
+                assert job.id in told["screen"]
+                assert words in told["status"]
+                store.give_back(job)
+                await asyncio.sleep(0.6)  # two looks
+                telling = asyncio.ensure_future(anext(states))
+                await asyncio.sleep(0.6)
+                assert not telling.done()
+            job = store.take("w")
+            assert job is not None
+            assert store.end(job, "failed", error="it is <over>")
+            told = await asyncio.wait_for(telling, PATIENCE_S)
+            assert (told["over"], "it is &lt;over&gt;" in told["status"]) == (True, True)
+
+    asyncio.run(go())
+
+
 def test_the_broom_takes_what_is_old(desk: Desk, form: PageForm) -> None:
     assert form.reference is not None
     assert form.speech is not None

@@ -20,6 +20,7 @@ from avatar_v.app.html import NBSP
 from avatar_v.app.place import PREFIX, private_folder, remove_dead
 from avatar_v.app.server import serve
 from avatar_v.app.turns import Turns
+from avatar_v.cli import main
 from avatar_v.faces.face_track import HOW_TO_INSTALL, TAKE_CENTRE
 from avatar_v.media.containers import extent
 from avatar_v.media.reading import probe, read_audio
@@ -302,6 +303,15 @@ def test_a_taken_or_impossible_port_is_told_before_weights_are_loaded(tmp_path: 
         serve(host="127.0.0.1", port=0, drain_s=math.nan, **how)
     with pytest.raises(ValueError, match="no weights"):
         serve(host="127.0.0.1", port=0, **how)
+
+
+def test_a_server_s_queue_is_asked_for_with_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
+        (["--queue", "queue.db"], "--queue wants --files"),
+        (["--files", "/nowhere"], "--files /nowhere is no folder: start `avatar-v serve` first"),
+    ):
+        assert main(["app", *words]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_a_drawn_person_is_a_clip_and_other_words(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ knows what the queue and its folder say. Whoever goes meanwhile has his job canc
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -93,28 +94,33 @@ class Desk:
 
     async def states(self, form: PageForm, visitor: Visitor) -> AsyncGenerator[Mapping[str, Any]]:
         """What the page shows, from the first check to the end; closing this cancels the job."""
-        store, owner = self.place.store, digest(visitor.browser)
         try:
             async with self._checks.turn(visitor):
                 options, seconds = await self._checks.done(partial(self._checked, form, visitor))
-            job = store.ask(  # at once: nobody can go meanwhile and leave it behind
-                owner,
+            job = self.place.store.ask(  # at once: nobody can go meanwhile and leave it behind
+                digest(visitor.browser),
                 options,
                 seconds=seconds,
                 priority=0,
                 admission=self._admission,
                 house=visitor.address,
             )
+            async with contextlib.aclosing(self._course(job)) as states:
+                async for state in states:
+                    yield state
         except (ValueError, OSError) as error:
-            yield html.failed(str(error) or type(error).__name__)
-            return
+            yield html.failed(self.words(str(error) or type(error).__name__))
         except Exception:
-            LOG.exception("a form could not be taken")
+            LOG.exception("a job failed")
             yield html.failed(BROKEN)
-            return
+
+    async def _course(self, job: Job) -> AsyncGenerator[Mapping[str, Any]]:
+        """What the page shows for a job, which is cancelled where it is not over at the end."""
+        store = self.place.store
         told, before, has_screen = None, None, False
         try:
             while not self.is_ending.is_set():
+                has_screen = has_screen and job.state != "waiting"  # again: its worker has died
                 if job != before or job.state == "waiting":
                     state = await asyncio.to_thread(self._state, job)
                     if state is not None and job.total and not has_screen:
@@ -125,14 +131,13 @@ class Desk:
                 if job.is_over:
                     return
                 await asyncio.sleep(LOOK_S)
-                before, found = job, await asyncio.to_thread(store.find, job.id, owner)
+                before, found = job, await asyncio.to_thread(store.find, job.id, job.owner)
                 if found is None:
-                    yield html.failed("The video is not here any more")
-                    return
+                    raise ValueError("The video is not here any more")
                 job = found
         finally:
             if not job.is_over:
-                store.cancel(job.id, owner)
+                store.cancel(job.id, job.owner)
 
     def worker(self, may_begin: Callable[[], bool] = lambda: True) -> Worker:
         """Makes the videos that are asked for here, in the thread that runs its ``work``, until

@@ -79,7 +79,8 @@ class Worker:
                     LOG.exception("the queue does not answer")
                     self._stop.wait(KEEP_S)
         finally:
-            self.store.gone(self.name)
+            with contextlib.suppress(SQLAlchemyError):  # the page's queue goes with its folder
+                self.store.gone(self.name)
 
     def _take(self) -> None:
         if time.monotonic() > self._seen_s + KEEP_S:
