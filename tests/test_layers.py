@@ -2,8 +2,8 @@
 
 `types, flow < base < media, kernels, web < critics < faces < motion < models < weights < parallel <
 sampling < world, shards < losses, scoring, voices < rewards < training < objectives < callbacks <
-recipe < engines, safety < request < inputs < generate < pairs, demo, planning, launch, app, serving
-< commands < cli`.
+recipe < engines, safety < request < inputs < generate < pairs, demo, planning, launch, serving <
+app < commands < cli`.
 Imports in functions count, and no file is free. Of the rooms in between, training (training,
 objectives, callbacks, recipe) and generation (engines to generate) know nothing of each other.
 
@@ -47,7 +47,8 @@ ORDER = [
     ("request",),
     ("inputs",),
     ("generate",),
-    ("pairs", "demo", "planning", "launch", "app", "serving"),
+    ("pairs", "demo", "planning", "launch", "serving"),
+    ("app",),
     ("commands",),
     ("cli",),
 ]

@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F
 
 from avatar_v.app.example import draw_person
-from avatar_v.app.form import CONSENT
 from avatar_v.media.reading import probe, read_audio, read_video
 from avatar_v.media.writer import Mp4Writer, write_wav
+from avatar_v.serving.limits import CONSENT
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.world.clip import make_clip
 from page_site import PATHS

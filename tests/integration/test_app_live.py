@@ -24,8 +24,8 @@ from PIL import Image
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from avatar_v.app import live as live_module
-from avatar_v.app.live import MOST_PIECES, Pieces
+from avatar_v.serving import live as live_module
+from avatar_v.serving.live import MOST_PIECES, Pieces
 from page_attacks import EVIL
 from page_site import COMMAND, FORM, PATIENCE_S, Answer, Site, running, wait_until
 from talk_attacks import ATTACKS, PACKET, end_of, refusals, wav

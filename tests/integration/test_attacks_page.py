@@ -27,7 +27,7 @@ pytest.importorskip("uvicorn", reason="the app's extra is not installed")
 
 STUCK = """
 import os, pathlib, time
-from avatar_v.app.jobs import AvatarPipeline
+from avatar_v.app.server import AvatarPipeline
 from avatar_v.cli import main
 
 def clips(*args, **kwargs):
@@ -100,12 +100,13 @@ def busy(site: Site, me: str, place: Path) -> Iterator[None]:
     head = f"Host: localhost\r\nCookie: avatar_v={me}\r\nContent-Type: application/json\r\n"
     job = f"POST /jobs HTTP/1.1\r\n{head}Content-Length: {len(form)}\r\n\r\n".encode() + form
     upload = f"POST /files HTTP/1.1\r\n{head}Content-Length: 1000\r\n\r\nx".encode()
+    before = set(site.root.glob("jobs/*"))
     with contextlib.ExitStack() as stack:
         for request in (job, job, job, upload):
             line = socket.create_connection(("127.0.0.1", site.port))
             stack.enter_context(line).sendall(request)
-        begun = ("jobs/*", "uploads/*/.part")
-        wait_until(lambda: all(map(list, map(site.root.glob, begun))), "nothing begins")
+        wait_until(lambda: set(site.root.glob("jobs/*")) - before, "no job begins")
+        wait_until(lambda: list(site.root.glob("uploads/*/.part")), "no upload begins")
         yield
 
 

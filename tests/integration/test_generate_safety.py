@@ -10,19 +10,17 @@ import pytest
 import torch
 
 from avatar_v import cli
+from avatar_v.app.desk import Desk
 from avatar_v.app.form import PageForm
-from avatar_v.app.jobs import JobRunner, Progress
-from avatar_v.app.page import running
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media.reading import read_video
 from avatar_v.request.request import LIVE, Request
 from avatar_v.safety.consent import DRAWN, SUFFIX, VERSION, Consent, save_consent
 from avatar_v.safety.faces import hash_critic, read_faces
 from avatar_v.safety.moderation import RefusedError, picture_scores
-from avatar_v.web.visitors import Visitor
 from classifiers import picture_classifier, recogniser
 from generating import carry_out, left_behind
-
-ME = Visitor("127.0.0.1", "me")
+from page_desk import desk_of, form_of, made
 
 CONSENT = Consent(
     version=VERSION, person="Ada Example", recorded="2026-01-01", expires="2127-12-31", uses="",
@@ -101,30 +99,28 @@ def test_records_of_drawn_people_do_not_count_for_filmed_ones(
 def test_the_page_refuses(
     asked: Request, weights: Path, places: dict[str, str], tmp_path: Path
 ) -> None:
-    form = PageForm(
-        reference=asked.person.reference, speech=asked.person.audio, consent=True,
-        prompt="a defrauded man", new_scene=False, num_steps=2, guidance_audio=1.0,
-        reference_s=16, seed=0,
-    )  # fmt: skip
     (tmp_path / "policy.yaml").write_text("words: [fraud]")
-    runner = JobRunner(
-        tmp_path / "app", weights=weights, device="cpu", precision="fp32", consent=places["own"],
-        policy=str(tmp_path / "policy.yaml"),
-    )  # fmt: skip
-    assert list(running(runner, dataclasses.replace(form, prompt="fraud"), ME))[-1]["status"].count(
-        "The scene is refused: it has &#x27;fraud&#x27;"
+    rules = {"consent": places["own"], "policy": str(tmp_path / "policy.yaml")}
+    pipeline = AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32")
+    desk = desk_of(tmp_path / "app", pipeline, **rules)
+    form = form_of(desk, asked, prompt="a defrauded man", guidance_audio=1.0)
+    assert "The scene is refused: it has &#x27;fraud&#x27;" in told(
+        desk, dataclasses.replace(form, prompt="fraud")
     )
-    *_, made = runner.make(form, ME)
-    assert isinstance(made, Progress)
-    text = (runner.jobs / made.token / "avatar.json").read_text()
+    assert "Download the video" in told(desk, form)
+    (folder,) = desk.place.jobs.iterdir()
+    text = (folder / "avatar.json").read_text()
     assert str(tmp_path) not in text
     assert "Ada" not in text
     Path(places["own"], f"record{SUFFIX}").unlink()  # who takes a consent back is not shown again
-    state = list(running(runner, form, ME))[-1]
-    assert "The records of consent: no *.consent.json in the folder own" in state["status"]
+    assert "The records of consent: no *.consent.json in the folder own" in told(desk, form)
     shutil.copy(Path(places["other"], f"record{SUFFIX}"), places["own"])
-    assert "is of nobody who has agreed" in list(running(runner, form, ME))[-1]["status"]
-    assert [path.name for path in runner.jobs.iterdir()] == [made.token]
+    assert "is of nobody who has agreed" in told(desk, form)
+    assert list(desk.place.jobs.iterdir()) == [folder]
+
+
+def told(desk: Desk, form: PageForm) -> str:
+    return made(desk, form)[-1]["status"]
 
 
 def test_nothing_is_left_of_a_video_that_is_refused(

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.app.form import PageForm
-from avatar_v.app.jobs import JobRunner
 from avatar_v.generate import refine as refine_module
 from avatar_v.generate.generator import LatentChunk
 from avatar_v.generate.pipeline import AvatarPipeline
@@ -24,11 +22,11 @@ from avatar_v.models.refiner import as_refiner
 from avatar_v.models.vae import VideoVAE
 from avatar_v.request.output_files import kept_folder, num_kept
 from avatar_v.request.request import LIVE, Request, Weights
-from avatar_v.web.visitors import Visitor
 from avatar_v.weights.average import replace_decoder
 from avatar_v.weights.card import Capabilities, Card, read_card
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import carry_out, sound
+from page_desk import desk_of, form_of, made
 from random_models import make_reference, randomise
 
 # fp32: rotary positions count from the start of a pass, so angles of the same difference are
@@ -269,15 +267,12 @@ def test_the_app_makes_larger_pictures_too(
     request_: Request, weights: Path, refiner_folder: Path, tmp_path: Path
 ) -> None:
     how = {"device": "cpu", "precision": "fp32", "refiner": refiner_folder}
-    runner = JobRunner(tmp_path / "app", weights=weights, **how)
-    person = request_.person
-    form = PageForm(
-        reference=person.reference, speech=person.audio, num_steps=1,
-        consent=True, prompt="", new_scene=False, guidance_audio=1.0, reference_s=16, seed=0,
-    )  # fmt: skip
-    seen = list(runner.make(form, Visitor("127.0.0.1", "me")))
-    record, side = seen[-1].record, 2 * runner.pipeline.format.video.width
-    assert record is not None
-    assert (record.video.size, record.refiner) == ((side, side), str(refiner_folder))
-    video = read_video(runner.jobs / seen[-1].token / "avatar.mp4")
-    assert video.shape == (record.num_frames, 3, side, side)
+    desk = desk_of(tmp_path / "app", AvatarPipeline.from_pretrained(weights, **how))
+    made(desk, form_of(desk, request_, num_steps=1))
+    (folder,) = desk.place.jobs.iterdir()
+    record = json.loads((folder / "avatar.json").read_text())
+    side = 2 * desk.pipeline.format.video.width
+    size = (record["video"]["width"], record["video"]["height"])
+    assert (size, record["refiner"]) == ((side, side), str(refiner_folder))
+    video = read_video(folder / "avatar.mp4")
+    assert video.shape == (record["num_frames"], 3, side, side)

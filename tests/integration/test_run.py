@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.app import form as page_form
-from avatar_v.app.jobs import VIDEO, JobRunner
 from avatar_v.generate import run as run_module
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.run import run
@@ -25,10 +23,10 @@ from avatar_v.request.request import LIVE, Request, Weights
 from avatar_v.safety.sound_mark import SoundMarker
 from avatar_v.safety.watermark import Mark, Marker
 from avatar_v.types import SAMPLE_RATE_HZ
-from avatar_v.web.visitors import Visitor
 from avatar_v.weights.card import read_card
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import carry_out, left_behind
+from page_desk import desk_of, form_of, made
 
 NUM_FRAMES = 32
 
@@ -88,20 +86,16 @@ def test_python_command_line_and_page_take_the_same_way(
     monkeypatch.setattr(run_module, "Marker", lambda mark: marked)
     person, out = request_.person, str(request_.output.out)
     asked = {"reference": person.reference, "audio": person.audio, "num_steps": 1}
-    made = pipe(**asked, face_crop=False, watermark=True)
-    assert is_marked(torch.stack(list(made)))
+    assert is_marked(torch.stack(list(pipe(**asked, face_crop=False, watermark=True))))
     assert not is_marked(torch.stack(list(pipe(**asked, face_crop=False))))
     words = ["generate", "--reference", person.reference, "--audio", person.audio, "--out", out]
     words += ["--weights", str(weights), "--steps", "1", "--no-face-crop"]
     assert cli.main(words) == 0
     assert is_marked(read_video(out))
-    runner = JobRunner(tmp_path / "app", weights=weights, device="cpu", precision="fp32")
-    form = page_form.PageForm(
-        reference=person.reference, speech=person.audio, num_steps=1,
-        consent=True, prompt="", new_scene=False, guidance_audio=2.0, reference_s=16, seed=0,
-    )  # fmt: skip
-    folder = runner.jobs / list(runner.make(form, Visitor("127.0.0.1", "me")))[-1].token
-    assert is_marked(read_video(folder / VIDEO))
+    desk = desk_of(tmp_path / "app", pipe)
+    made(desk, form_of(desk, request_, num_steps=1))
+    (folder,) = desk.place.jobs.iterdir()
+    assert is_marked(read_video(folder / "avatar.mp4"))
     assert sorted(path.suffix for path in folder.iterdir() if path.stem == "avatar") == [
         ".json",
         ".mp4",
@@ -163,8 +157,8 @@ def test_a_video_has_the_sound_of_the_file_at_its_rate_in_its_channels(
     record = run(request_.changed(audio=str(path), out=str(out)), pipe, beside=[beside]).finish()
     assert record.track is not None
     assert (record.track.delivered_hz, record.track.delivered_layout) == (rate, "stereo")
-    for made in (tmp_path / "beside.mp4", *([out] if suffix == ".mp4" else [])):
-        with av.open(str(made)) as container:
+    for path in (tmp_path / "beside.mp4", *([out] if suffix == ".mp4" else [])):
+        with av.open(str(path)) as container:
             audio = container.streams.audio[0].codec_context
             assert (audio.sample_rate, audio.layout.name) == (rate, "stereo")
         back = torch.cat([*iter_channels(made, SoundFormat(rate, "stereo"))]).reshape(-1, 2)[:num]

@@ -12,7 +12,7 @@ import pytest
 from avatar_v.media.reading import read_video
 from avatar_v.request.request import Request
 from avatar_v.serving.clients import new_client
-from page_site import wait_until
+from page_site import COMMAND, running, wait_until
 from serving_site import Service, serving
 
 pytest.importorskip("fastapi", reason="the app's extra is not installed")
@@ -162,6 +162,22 @@ def test_strangers_and_wrong_requests_are_refused(
         )
     assert through == []
     assert service.ask("GET", "/health/ready").status == 200
+
+
+def test_the_page_is_a_client_of_the_server(
+    service: Service, weights: Path, request_: Request, tmp_path: Path
+) -> None:
+    """Its visitor is served by the server's worker, and seen by no other client."""
+    assert request_.person.audio is not None
+    place = ("--files", str(service.root), "--live", "0")
+    with running(tmp_path, weights, COMMAND[-1], *place) as page:
+        me = page.session()
+        ids = [page.send(me, Path(p)) for p in (request_.person.reference, request_.person.audio)]
+        last = page.make(me, reference=ids[0], speech=ids[1]).text.splitlines()[-1]
+        id_ = json.loads(last)["status"].partition('href="jobs/')[2][:32]
+        assert page.ask("GET", f"/jobs/{id_}/avatar.mp4").body[4:8] == b"ftyp", last
+        assert (service.root / "jobs" / id_ / "avatar.json").exists()
+        assert service.ask("GET", f"/v1/videos/{id_}").status == 404
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ from PIL import Image
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from avatar_v.app import live
 from avatar_v.cli import main
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.request.request import LIVE, Request
+from avatar_v.serving import live
 from avatar_v.serving.clients import new_client
 from avatar_v.serving.job_store import JobStore
 from avatar_v.web.visitors import BusyError, Visitor

@@ -1,11 +1,11 @@
 """app/: what a page may form for, in whose words faults are told, and which files are given out."""
 
+import asyncio
 import dataclasses
 import math
 import os
 import re
 import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 import av
@@ -15,23 +15,23 @@ from PIL import Image
 
 from avatar_v.app import html
 from avatar_v.app.example import SPEECH_FRAMES, draw_person
-from avatar_v.app.form import (
-    CONSENT,
-    Limits,
-    PageForm,
-    checked_request,
-    form_words,
-)
+from avatar_v.app.form import CALLED, PageForm, form_values, form_words
 from avatar_v.app.html import NBSP
-from avatar_v.app.job_queue import JobQueue
-from avatar_v.app.jobs import Progress, Waiting
 from avatar_v.app.place import PREFIX, private_folder, remove_dead
 from avatar_v.app.server import serve
-from avatar_v.app.uploads import FullError, Space, Uploads, plain_name
+from avatar_v.app.turns import Turns
+from avatar_v.cli import main
 from avatar_v.faces.face_track import HOW_TO_INSTALL, TAKE_CENTRE
 from avatar_v.media.containers import extent
 from avatar_v.media.reading import probe, read_audio
+from avatar_v.request.request import Request
+from avatar_v.serving.asked import checked_options
+from avatar_v.serving.job_store import Job
+from avatar_v.serving.limits import CONSENT, Limits
+from avatar_v.serving.place import job_path
+from avatar_v.serving.uploads import FullError, Space, Uploads, plain_name
 from avatar_v.web.visitors import BusyError, Visitor
+from avatar_v.weights.card import Card
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -63,8 +63,17 @@ def form(tmp_path: Path) -> PageForm:
     )
 
 
+def checked(form: PageForm, limits: Limits | None = None, *, is_live: bool = False) -> Request:
+    """The request of a form whose ids are paths."""
+    values = form_values(form, is_live=is_live)
+    card = Card("tiny")
+    how = {"limits": limits or Limits(), "card": card, "called": CALLED, "words": form_words}
+    options, _ = checked_options(values, Path, is_live=is_live, **how)
+    return Request.of(**options)
+
+
 def test_a_form_becomes_a_request(form: PageForm) -> None:
-    request = checked_request(form, Limits(), "x/avatar.mp4")
+    request = checked(form)
     assert (request.person.reference, request.person.audio) == (form.reference, form.speech)
     assert (request.person.prompt, request.sampling.num_steps, request.sampling.seed) == (
         "a room",
@@ -72,12 +81,11 @@ def test_a_form_becomes_a_request(form: PageForm) -> None:
         7,
     )
     assert (request.sampling.guidance_audio, request.person.reference_s) == (2.5, 16.0)
-    assert (request.output.out, request.person.face_crop) == ("x/avatar.mp4", True)
+    assert request.person.face_crop
     assert not request.person.from_prompt
-    moved = dataclasses.replace(form, new_scene=True)
-    assert checked_request(moved, Limits(), "x/avatar.mp4").person.from_prompt
-    live = checked_request(dataclasses.replace(form, speech=None), Limits(), None)
-    assert (live.person.audio, live.output.out, live.output.watermark) == ("-", None, True)
+    assert checked(dataclasses.replace(form, new_scene=True)).person.from_prompt
+    live = checked(dataclasses.replace(form, speech=None), is_live=True)
+    assert (live.person.audio, live.sampling.num_steps) == ("-", 8)
 
 
 @pytest.mark.parametrize(
@@ -101,30 +109,28 @@ def test_a_form_becomes_a_request(form: PageForm) -> None:
 )
 def test_what_a_form_may_not_say(form: PageForm, change: dict, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
-        checked_request(dataclasses.replace(form, **change), Limits(), "x.mp4")
+        checked(dataclasses.replace(form, **change))
 
 
 def test_size_and_duration_are_limited(form: PageForm, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"The speech has 0\.0611 MiB; at most 0\.01 MiB"):
-        checked_request(form, Limits(upload_mib=0.01), "x.mp4")
+        checked(form, Limits(upload_mib=0.01))
     with pytest.raises(ValueError, match=r"The speech lasts 2 s; at most 1\.5 s"):
-        checked_request(form, Limits(speech_s=1.5), "x.mp4")
+        checked(form, Limits(speech_s=1.5))
     long = str(write_sound(tmp_path / "long.wav", 3.0, codec="pcm_s16le"))
     with pytest.raises(ValueError, match=r"The clip lasts 3 s; at most 2\.5 s"):
-        checked_request(dataclasses.replace(form, reference=long), Limits(reference_s=2.5), "x.mp4")
+        checked(dataclasses.replace(form, reference=long), Limits(reference_s=2.5))
     (tmp_path / "nothing.webm").touch()  # a recording that was stopped at once
     nothing = str(tmp_path / "nothing.webm")
     with pytest.raises(ValueError, match="The clip is empty; upload or record it again"):
-        checked_request(dataclasses.replace(form, reference=nothing), Limits(), "x.mp4")
+        checked(dataclasses.replace(form, reference=nothing))
     with pytest.raises(ValueError, match="The clip has pictures of 40 × 40 pixels"):
-        checked_request(form, Limits(frame_mp=0.001), "x.mp4")
+        checked(form, Limits(frame_mp=0.001))
     with pytest.raises(ValueError, match="The clip has 1 pictures of 40 × 40 pixels"):
-        checked_request(form, Limits(video_mp=0.001), "x.mp4")
+        checked(form, Limits(video_mp=0.001))
     (tmp_path / "notes.txt").write_text("no sound")
     with pytest.raises(ValueError, match=r"notes\.txt"):
-        checked_request(
-            dataclasses.replace(form, speech=str(tmp_path / "notes.txt")), Limits(), "x.mp4"
-        )
+        checked(dataclasses.replace(form, speech=str(tmp_path / "notes.txt")))
 
 
 def test_a_recording_without_a_duration_is_measured(tmp_path: Path) -> None:
@@ -147,19 +153,21 @@ def test_faults_speak_of_the_page(form: PageForm) -> None:
 
 
 def test_a_page_shows_text_as_text() -> None:
-    assert "<script>" not in html.fault("<script>alert(1)</script>")
-    odd = Progress(TOKEN, 25, 50, 2.0, ("<b>quiet</b>",))
-    shown = html.working(odd)
+    assert "<script>" not in html.failed("<script>alert(1)</script>")["status"]
+    job = Job(
+        TOKEN, "me", 0, "running", {}, 2.0, 0.0, 0.0, None, "w", 1, 25, 50, ("<b>quiet</b>",),
+        None, None,
+    )  # fmt: skip
+    shown = html.working(job, 2.0, 25)["status"]
     assert "&lt;b&gt;quiet" in shown
     assert "1.0 s of 2.0 s made, about 2 s to go" in shown.replace(NBSP, " ")
-    assert f"jobs/{TOKEN}/live.m3u8" in html.player(odd)
+    assert f"jobs/{TOKEN}/live.m3u8" in html.player(TOKEN)
     assert "5 minutes" in html.footer(Limits(), "here").replace(NBSP, " ")
-    assert "1 video is made before yours" in html.waiting(Waiting(1))
-    assert "2 videos are made before yours" in html.waiting(Waiting(2))
+    assert "1 video is made before yours" in html.waiting(1)["status"]
+    assert "2 videos are made before yours" in html.waiting(2)["status"]
 
 
 def test_only_files_of_jobs_are_given(tmp_path: Path) -> None:
-    job_path = pytest.importorskip("avatar_v.app.page").job_path
     folder = tmp_path / TOKEN
     folder.mkdir()
     names = ["live.m3u8", "live_init.mp4", "live_00000.m4s", "avatar.mp4", "avatar.json"]
@@ -175,19 +183,12 @@ def test_only_files_of_jobs_are_given(tmp_path: Path) -> None:
 
 
 def test_a_playlist_may_grow_while_it_is_sent(tmp_path: Path) -> None:
-    job_answer = pytest.importorskip("avatar_v.app.page").job_answer
+    job_answer = pytest.importorskip("avatar_v.serving.api").job_answer
     (tmp_path / "live.m3u8").write_text("#EXTM3U\n")
     answer = job_answer(tmp_path / "live.m3u8")
     (tmp_path / "live.m3u8").write_text("#EXTM3U\nlive_00000.m4s\n")
     assert answer.body == b"#EXTM3U\n"
     assert answer.headers["content-length"] == "8"
-
-
-def test_a_job_without_its_playlist_is_told_from_none(tmp_path: Path) -> None:
-    is_job = pytest.importorskip("avatar_v.app.page").is_job
-    (tmp_path / TOKEN).mkdir()
-    assert is_job(tmp_path, TOKEN)
-    assert not any(is_job(tmp_path, token) for token in ("0" * 32, "..", "", f"{TOKEN}/.."))
 
 
 def test_an_upload_is_found_by_its_browser_alone(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_names_of_uploads_are_plain(name: str, plain: str) -> None:
 
 
 def test_all_files_share_one_room(tmp_path: Path) -> None:
-    space = Space(tmp_path, max_mib=1.0)
+    space = Space((tmp_path,), max_mib=1.0)
     space.reserve(600_000)
     with pytest.raises(FullError, match=r"\(1 MiB\) is taken"):
         space.reserve(600_000)
@@ -259,46 +260,31 @@ def test_folders_of_dead_servers_go(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert foreign.exists()
 
 
-def test_a_line_is_left_at_any_place() -> None:
-    line = JobQueue(most_waiting=2)
-    mine, yours, theirs = (Visitor(f"10.0.0.{n}", "x") for n in range(3))
-    with ExitStack() as stack:
-        first, second = stack.enter_context(line.ticket(mine)), ExitStack()
-        middle = second.enter_context(line.ticket(yours))
-        last = stack.enter_context(line.ticket(theirs))
-        assert [first.ahead(), middle.ahead(), last.ahead()] == [0, 1, 2]
-        refused = line.ticket(Visitor("10.0.0.4", "x"))
-        with pytest.raises(BusyError, match="3 videos are being made or wait"), refused:
-            pass
-        second.close()
-        assert [first.ahead(), last.ahead()] == [0, 1]
-    with line.ticket(mine) as ticket:
-        assert ticket.ahead() == 0
-
-
-def test_a_line_goes_round_the_visitors() -> None:
+def test_small_things_are_made_by_turns() -> None:
     """One of each address, and there one of each browser; none has more than its share."""
-    line = JobQueue(most_waiting=9)
     come = ["a1", "a1", "a1", "b1", "a2", "a2", "b1", "c1"]
-    with ExitStack() as stack:
-        left = {}
-        for number, (address, browser) in enumerate(come):
-            own = ExitStack()
-            left[f"{address}{browser}-{number}"] = (
-                own,
-                own.enter_context(line.ticket(Visitor(address, browser))),
-            )
-            stack.push(own)
-        with pytest.raises(BusyError, match="3 videos of yours"), line.ticket(Visitor("a", "1")):
-            pass
-        with pytest.raises(BusyError, match="5 videos from your"), line.ticket(Visitor("a", "3")):
-            pass
-        served = []
-        while left:
-            (name,) = (name for name, (_, ticket) in left.items() if ticket.ahead() == 0)
-            served.append(name)
-            left.pop(name)[0].close()
-    assert served == ["a1-0", "b1-3", "c1-7", "a2-4", "b1-6", "a1-1", "a2-5", "a1-2"]
+    served: list[str] = []
+
+    async def go() -> None:
+        turns, may_go = Turns(10, 3, "texts"), asyncio.Event()
+
+        async def visit(number: int, who: str) -> None:
+            async with turns.turn(Visitor(who[0], who[1])):
+                await may_go.wait()
+                served.append(await turns.done(lambda: f"{who}-{number}"))
+
+        visits = [asyncio.create_task(visit(*entry)) for entry in enumerate([*come, "d1"])]
+        await asyncio.sleep(0)
+        for who, told in (("a1", "3 texts of yours"), ("a3", "5 texts from your address")):
+            with pytest.raises(BusyError, match=told):
+                await visit(-1, who)
+        visits[-1].cancel()  # it leaves the queue
+        may_go.set()
+        await asyncio.gather(*visits[:-1])
+        assert await asyncio.wait_for(visit(8, "d1"), 60) is None
+
+    asyncio.run(go())
+    assert served == ["a1-0", "b1-3", "c1-7", "a2-4", "b1-6", "a1-1", "a2-5", "a1-2", "d1-8"]
 
 
 def test_a_taken_or_impossible_port_is_told_before_weights_are_loaded(tmp_path: Path) -> None:
@@ -317,6 +303,15 @@ def test_a_taken_or_impossible_port_is_told_before_weights_are_loaded(tmp_path: 
         serve(host="127.0.0.1", port=0, drain_s=math.nan, **how)
     with pytest.raises(ValueError, match="no weights"):
         serve(host="127.0.0.1", port=0, **how)
+
+
+def test_a_server_s_queue_is_asked_for_with_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
+        (["--queue", "queue.db"], "--queue wants --files"),
+        (["--files", "/nowhere"], "--files /nowhere is no folder: start `avatar-v serve` first"),
+    ):
+        assert main(["app", *words]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_a_drawn_person_is_a_clip_and_other_words(tmp_path: Path) -> None:

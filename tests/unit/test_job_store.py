@@ -68,6 +68,25 @@ def test_turns_are_by_priority_then_by_owner_then_by_age(
     assert store.counts() == {("running", 0): 5, ("running", 5): 1}
 
 
+def test_turns_are_by_house_and_there_by_owner(store: JobStore, clock: list[float]) -> None:
+    """As of the page: an address is a house, a browser an owner."""
+    shares = Admission(most_own=3, most_house=5, most=9)
+    for house, owner in ("a1", "a1", "a1", "b1", "a2", "a2", "b1", "c1"):
+        store.ask(owner + house, {"at": house + owner}, seconds=1.0, priority=0, admission=shares,
+                  house=house)  # fmt: skip
+    for owner, house, told in (("1a", "a", "3 .* of yours"), ("3a", "a", "5 .* from your address")):
+        with pytest.raises(QueueFullError, match=told) as full:
+            store.ask(owner, {}, seconds=1.0, priority=0, admission=shares, house=house)
+        assert full.value.is_own
+    last = store.of_owner("1a")[0]
+    assert [store.wait_of(last)[0], store.wait_of(store.of_owner("1c")[0])[0]] == [7, 2]
+    served = []
+    while (job := store.take("w")) is not None:
+        served.append(job.request["at"])
+        assert store.end(job, "done")
+    assert served == ["a1", "b1", "c1", "a2", "b1", "a1", "a2", "a1"]
+
+
 def test_a_job_of_a_dead_worker_is_tried_again_and_then_has_failed(
     store: JobStore, clock: list[float]
 ) -> None:
@@ -148,7 +167,7 @@ def test_what_is_too_much_is_refused_with_a_reason(store: JobStore, clock: list[
     clock[0] += LEASE_S  # the worker died: nothing is known
     assert store.num_workers() == 0
     last = ask(store, "they", admission=many)
-    assert store.wait_of(last) == (3, None)
+    assert store.wait_of(last) == (2, None)  # behind my first and yours, and before my second
 
 
 def test_old_jobs_go(store: JobStore, clock: list[float]) -> None:

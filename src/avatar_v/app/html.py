@@ -1,25 +1,19 @@
 """The page itself, and what it says while a job runs: HTML with every foreign word escaped."""
 
 import math
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from avatar_v.app.form import (
-    CONSENT,
-    GUIDANCE,
-    MAX_PROMPT,
-    MAX_SEED,
-    MAX_TEXT,
-    NEW_SCENE,
-    REFERENCE_S,
-    STEPS,
-    Limits,
-)
-from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner, Progress, Waiting
+from avatar_v.app.form import GUIDANCE, MAX_SEED, MAX_TEXT, NEW_SCENE, REFERENCE_S, STEPS
 from avatar_v.engines.voices import is_drawn
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.request.resolve import num_steps_of
+from avatar_v.serving.job_store import Job
+from avatar_v.serving.limits import CONSENT, MAX_PROMPT, Limits
+from avatar_v.serving.place import LIVE, RECORD, VIDEO
 from avatar_v.weights.card import SHIPPED
 
 STATIC = Path(__file__).with_name("static")
@@ -36,9 +30,8 @@ UNPLAYABLE = "This browser cannot play the video while it grows; download it whe
 NBSP = "\N{NO-BREAK SPACE}"
 
 
-def page(runner: JobRunner) -> str:
-    """The whole page for the weights that a runner has loaded."""
-    pipeline, limits = runner.pipeline, runner.limits
+def page(pipeline: AvatarPipeline, limits: Limits, voice: str, *, is_own: bool = True) -> str:
+    """The whole page for the weights of a pipeline; its videos are its own, or a server's."""
     names = [pipeline.name, *([pipeline.refiner.name] if pipeline.refiner else [])]
     named = " and ".join(Path(name).name for name in names)
     where = f"Weights: {named}, {str(pipeline.sizes().out).replace('x', '×')} pixels"
@@ -58,8 +51,7 @@ def page(runner: JobRunner) -> str:
         "consent": CONSENT,
         "max_prompt": MAX_PROMPT,
         "max_text": MAX_TEXT,
-        "type_it": "Or type what is to be said"
-        + (", in English" if is_drawn(runner.voice) else ""),
+        "type_it": "Or type what is to be said" + (", in English" if is_drawn(voice) else ""),
         "max_seed": MAX_SEED,
         "max_mib": f"{limits.upload_mib:g}",
         "steps": num_steps_of(None, pipeline.card),
@@ -68,7 +60,7 @@ def page(runner: JobRunner) -> str:
     for name, (low, high) in {"steps": STEPS, "guide": GUIDANCE, "read": REFERENCE_S}.items():
         words |= {f"{name}_low": f"{low:g}", f"{name}_high": f"{high:g}"}
     words = {name: escape(str(word)) for name, word in words.items()}
-    words |= {"empty": EMPTY, "stopped": stopped(), "footer": footer(limits, where)}
+    words |= {"empty": EMPTY, "stopped": stopped(), "footer": footer(limits, where, is_own=is_own)}
     return Template(static_file("page.html")).substitute(words)
 
 
@@ -76,83 +68,81 @@ def static_file(name: str) -> str:
     return (STATIC / name).read_text(encoding="utf-8")
 
 
-def page_state(state: Waiting | Progress | None = None, *, failed: str = "") -> dict[str, Any]:
-    """The page for a state or a fault: its screen (None: as it is) and its status."""
-    if state is None:
-        return {"screen": EMPTY, "status": fault(failed), "over": True}
-    if isinstance(state, Waiting):
-        return {"screen": EMPTY, "status": waiting(state), "over": False}
-    if state.record is not None:
-        return {"screen": None, "status": done(state), "over": True}
-    screen = None if state.num_frames else player(state)
-    return {"screen": screen, "status": working(state), "over": False}
-
-
-def footer(limits: Limits, where: str) -> str:
+def footer(limits: Limits, where: str, *, is_own: bool = True) -> str:
     """What the page takes and what becomes of it; ``where`` says what runs the model."""
+    kept = (
+        "One video is made at a time; others wait. What you send and what is made stays on the "
+        f"machine that runs this page and is removed {_span(limits.keep_s)} after its last use, or "
+        "when the page's program ends."
+        if is_own
+        else "A server makes the videos, and keeps what you send and what is made for as long as "
+        "it is set to."
+    )
     return (
         f'<footer class="av-footer"><p>Files up to {limits.upload_mib:g} MiB, clips up to '
-        f"{_span(limits.reference_s)}, speech up to {_span(limits.speech_s)}. One video is made at "
-        "a time; others wait. What you send and what is made stays on the machine that runs this "
-        f"page and is removed {_span(limits.keep_s)} after its last use, or when the page's "
-        f"program ends.</p><p>{escape(where)}.</p></footer>"
+        f"{_span(limits.reference_s)}, speech up to {_span(limits.speech_s)}. {kept}</p>"
+        f"<p>{escape(where)}.</p></footer>"
     )
 
 
-def player(progress: Progress) -> str:
+def player(id_: str) -> str:
     """The screen that follows the growing video (static/player.js)."""
     return (
-        f'<div class="av-screen"><video controls playsinline data-live="jobs/{progress.token}/'
-        f'{LIVE}" aria-label="The generated video"></video>'
+        f'<div class="av-screen"><video controls playsinline data-live="jobs/{id_}/{LIVE}" '
+        'aria-label="The generated video"></video>'
         '<p class="av-soon">The first pictures are on their way …</p>'
         f'<p class="av-unplayable">{UNPLAYABLE}</p></div>'
     )
 
 
-def waiting(turn: Waiting) -> str:
-    if turn.ahead == 0:
-        return _status("Waiting until nobody talks any more. Stop leaves the line.", None)
-    before = "1 video is" if turn.ahead == 1 else f"{turn.ahead} videos are"
-    return _status(f"Waiting in line: {before} made before yours. Stop leaves the line.", None)
+def waiting(ahead: int) -> dict[str, Any]:
+    """The page for a job behind so many others; 0: somebody talks."""
+    if ahead == 0:
+        status = _status("Waiting until nobody talks any more. Stop leaves the line.", None)
+    else:
+        before = "1 video is" if ahead == 1 else f"{ahead} videos are"
+        words = f"Waiting in line: {before} made before yours. Stop leaves the line."
+        status = _status(words, None)
+    return {"screen": EMPTY, "status": status, "over": False}
 
 
-def working(progress: Progress) -> str:
-    """How far it is, and whatever is odd about the files."""
-    if not progress.num_frames:
-        length = _seconds(progress.total, progress.frame_rate_hz)
-        return _status(f"Making {length} of video …", None, progress.warnings)
-    left_s = progress.elapsed_s * (progress.total / progress.num_frames - 1)
-    rate = progress.frame_rate_hz
-    said = f"{_seconds(progress.num_frames, rate)} of {_seconds(progress.total, rate)} made"
-    if progress.num_frames < progress.total:
-        said += f", about {_span(float(math.ceil(left_s)))} to go"
-    return _status(said, progress.num_frames / progress.total, progress.warnings)
+def working(job: Job, elapsed_s: float, rate: int) -> dict[str, Any]:
+    """How far it is, and whatever is odd about the files; the screen is as it was."""
+    if not job.num_frames:
+        words, share = f"Making {_seconds(job.total, rate)} of video …", None
+    else:
+        left_s = elapsed_s * (job.total / job.num_frames - 1)
+        words = f"{_seconds(job.num_frames, rate)} of {_seconds(job.total, rate)} made"
+        if job.num_frames < job.total:
+            words += f", about {_span(float(math.ceil(left_s)))} to go"
+        share = job.num_frames / job.total
+    return {"screen": None, "status": _status(words, share, job.warnings), "over": False}
 
 
-def done(progress: Progress) -> str:
-    """The downloads."""
-    record = progress.record
-    assert record is not None
-    timing, rate = record.timing, record.video.frame_rate_hz
+def done(job: Job, timing: Mapping[str, float], rate: int) -> dict[str, Any]:
+    """The downloads, with the ``timing`` of the record."""
     said = (
-        f"{_seconds(record.num_frames, rate)} made in {timing.total_s:.1f}{NBSP}s; "
-        f"the first pictures came after {timing.first_frame_s:.1f}{NBSP}s"
+        f"{_seconds(job.num_frames, rate)} made in {timing['total_s']:.1f}{NBSP}s; "
+        f"the first pictures came after {timing['first_frame_s']:.1f}{NBSP}s"
     )
-    folder = f"jobs/{progress.token}"
+    folder = f"jobs/{job.id}"
     links = (
         f'<p class="av-links"><a class="av-main" href="{folder}/{VIDEO}" download="{VIDEO}">'
         f'Download the video</a><a href="{folder}/{RECORD}" download="{RECORD}" title="Settings, '
         'seed, weights and timing: enough to make it again">and its record (.json)</a></p>'
     )
-    return _status(said, 1.0, progress.warnings) + links
+    status = _status(said, 1.0, job.warnings) + links
+    return {"screen": None, "status": status, "over": True}
+
+
+def failed(message: str) -> dict[str, Any]:
+    """The page for a fault."""
+    status = f'<div class="av-status av-failed" role="alert"><p>{escape(message)}</p></div>'
+    return {"screen": EMPTY, "status": status, "over": True}
 
 
 def stopped() -> str:
     return '<div class="av-status" role="status"><p>Stopped. Nothing of it was kept.</p></div>'
-
-
-def fault(message: str) -> str:
-    return f'<div class="av-status av-failed" role="alert"><p>{escape(message)}</p></div>'
 
 
 def _status(said: str, share: float | None, warnings: tuple[str, ...] = ()) -> str:

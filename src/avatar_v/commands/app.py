@@ -1,6 +1,7 @@
 """`avatar-v app`: the page in the browser, on this machine alone unless told otherwise."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from avatar_v.engines.voices import DRAWN
@@ -9,7 +10,7 @@ from avatar_v.safety.policy import read_policy
 from avatar_v.weights.card import DEFAULT_WEIGHTS, read_card, weights_folder
 
 if TYPE_CHECKING:
-    from avatar_v.app.form import Limits
+    from avatar_v.serving.limits import Limits
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -28,6 +29,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--live", type=int, metavar="N", help="conversations at once (default: as measured)")
     add("--max-talk", type=float, default=600.0, metavar="S", help="of each (%(default)s)")
     add("--drain", type=float, default=30.0, metavar="S", help="for them, on SIGTERM (%(default)s)")
+    add("--files", metavar="DIR", help="of an avatar-v serve, whose workers make the videos, under "
+        "its rules; give its --weights (default: made here)")  # fmt: skip
+    add("--queue", metavar="FILE|URL", help="of that server (default: DIR/queue.db)")
     add("--keep", type=float, default=60.0, metavar="MIN", help="of files, unused (%(default)s)")
 
 
@@ -62,7 +66,7 @@ def check_served(args: argparse.Namespace) -> None:
 
 def limits_of(args: argparse.Namespace, *, keep_s: float, talk_s: float = 600.0) -> "Limits":
     """The limits that `add_served` asks for."""
-    from avatar_v.app.form import Limits
+    from avatar_v.serving.limits import Limits
 
     return Limits(
         upload_mib=args.max_upload,
@@ -77,6 +81,10 @@ def limits_of(args: argparse.Namespace, *, keep_s: float, talk_s: float = 600.0)
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
     check_served(args)
+    if args.files is not None and not Path(args.files).is_dir():
+        raise ValueError(f"--files {args.files} is no folder: start `avatar-v serve` first")
+    if args.queue is not None and args.files is None:
+        raise ValueError("--queue wants --files, the folder of the server that has this queue")
     from avatar_v.engines.checks import check_voice
 
     check_voice(args.voice)
@@ -96,5 +104,7 @@ def run(args: argparse.Namespace) -> int:
         voice=args.voice,
         live=args.live,
         drain_s=args.drain,
+        files=args.files,
+        queue=args.queue,
     )
     return 0

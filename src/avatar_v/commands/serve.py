@@ -58,10 +58,14 @@ def run(args: argparse.Namespace) -> int:
     if clients is None and not is_loopback(args.host):
         raise ValueError(f"--host {args.host} is reached by others: say who may ask by --clients")
     card = read_card(weights_folder(args.weights))
-    from avatar_v.app.server import check_packages, listening
     from avatar_v.generate.pipeline import AvatarPipeline
     from avatar_v.serving.job_store import Admission, JobStore
-    from avatar_v.serving.server import serve_api, work_until_stopped
+    from avatar_v.serving.server import (
+        check_packages,
+        listening,
+        serve_api,
+        work_until_stopped,
+    )
 
     check_packages()
     root = Path(args.files).resolve()

@@ -3,7 +3,7 @@
 A `LiveSession` is one live request (run.py) whose sound is a feed (inputs/feed.py): consent,
 policy, watermark and sampling are those of every request. Its frames follow each other without a
 gap, 25 a second; the sound of each comes with it. Texts are said between, by the voice of the
-request (inputs/said.py). Connections are not known here (app/live.py).
+request (inputs/said.py). Connections are not known here (serving/live.py).
 """
 
 import queue

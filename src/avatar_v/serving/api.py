@@ -7,7 +7,7 @@
     GET    /v1/videos/ID/avatar.mp4    also avatar.json, and live.m3u8 while it grows
     DELETE /v1/videos/ID               cancelled, or removed where it is over
     POST   /v1/live                    a place for a conversation -> {"id": …}
-    (WebSocket) /v1/live/ID            sound in, video out (app/talk.py)
+    (WebSocket) /v1/live/ID            sound in, video out (talk.py)
     GET    /health/live /health/ready /metrics
 
 A client is who its token says (clients.py); it sees its own files and videos alone. Nothing is
@@ -19,32 +19,37 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import HTTPConnection
 
-from avatar_v.app.form import Limits
-from avatar_v.app.job_threads import JobThreads
-from avatar_v.app.jobs import files_of
-from avatar_v.app.live import Rooms
-from avatar_v.app.page import RETRY_S, job_answer, job_path
-from avatar_v.app.talk import talk
-from avatar_v.app.uploads import FullError, Space, Uploads, is_token
 from avatar_v.base.outside import parse_json
 from avatar_v.request.request import Request as RequestOfVideo
-from avatar_v.serving.asked import check_permission, checked_options, field_words
+from avatar_v.serving.asked import (
+    FIELDS,
+    LIVE_FIELDS,
+    check_permission,
+    checked_options,
+    field_words,
+    files_of,
+)
 from avatar_v.serving.clients import Client, digest
 from avatar_v.serving.job_store import Admission, Job, JobStore, QueueFullError
-from avatar_v.serving.place import Place
+from avatar_v.serving.limits import Limits
+from avatar_v.serving.live import Rooms
+from avatar_v.serving.place import LIVE, Place, job_path
+from avatar_v.serving.talk import talk
 from avatar_v.serving.traced import Traced
+from avatar_v.serving.uploads import FullError, Space, Uploads, is_token
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.web.visitors import BusyError, Visitor
 from avatar_v.weights.card import Card
@@ -52,6 +57,13 @@ from avatar_v.weights.card import Card
 MAX_BODY = 2**16
 LONGEST_WAIT_S = 60.0
 LOOK_S = 0.5
+RETRY_S = 30  # what is busy may be free again
+JOB_TYPES = {
+    ".m3u8": "application/vnd.apple.mpegurl",
+    ".m4s": "video/iso.segment",
+    ".mp4": "video/mp4",
+    ".json": "application/json",
+}
 _NOTHING = "there is nothing here (any more)"
 
 
@@ -84,7 +96,6 @@ class Talks:
     server sets."""
 
     rooms: Rooms
-    threads: JobThreads
     rules: Mapping[str, Any]
 
 
@@ -121,19 +132,10 @@ class _Server:
     def options(
         self, client: Client, values: Mapping[str, Any], *, is_live: bool = False
     ) -> tuple[dict[str, Any], float]:
-        """As `checked_options`, for files of this client, which are named as it did."""
-        given: list[Path] = []
-
-        def find(id_: str) -> Path | None:
-            path = Uploads(self.place.uploads).find(client.name, id_)
-            given.extend([] if path is None else [path])
-            return path
-
-        how = {"limits": self.limits, "card": self.card, "is_live": is_live}
-        try:
-            return checked_options(values, find, **how)
-        except (ValueError, OSError) as error:
-            raise ValueError(field_words(str(error), *given)) from error
+        """As `checked_options`, for files of this client."""
+        find = partial(Uploads(self.place.uploads).find, client.name)
+        how = {"is_live": is_live, "known": LIVE_FIELDS if is_live else FIELDS}
+        return checked_options(values, find, limits=self.limits, card=self.card, **how)
 
     def shown(self, job: Job) -> dict[str, Any]:
         """A video as clients see it."""
@@ -184,22 +186,28 @@ def _add_faults(app: FastAPI) -> None:
 
 def _add_files(app: FastAPI, server: _Server) -> None:
     uploads = Uploads(server.place.uploads)
-    space = Space(server.place.root, server.limits.total_mib)
-    most = int(server.limits.upload_mib * 2**20)
+    space = server.place.space(server.limits.total_mib)
 
     @app.post("/v1/files", status_code=201)
     async def send(request: Request, name: str = "file") -> dict[str, str]:
         client = server.client(request)
         server.check_open()
-        length = int(request.headers.get("content-length") or most)
-        await asyncio.to_thread(space.reserve, length)
-        try:
-            with uploads.arriving(client.name, name) as (id_, file):
-                async for part in request.stream():
-                    await asyncio.to_thread(file.write, part)
-        finally:
-            space.release(length)
-        return {"id": id_}
+        return {"id": await received(request, client.name, name, uploads, space, server.limits)}
+
+
+async def received(
+    request: Request, owner: str, name: str, uploads: Uploads, space: Space, limits: Limits
+) -> str:
+    """The id of the file that is the body of a request. FullError where there is no room."""
+    length = int(request.headers.get("content-length") or limits.upload_mib * 2**20)
+    await asyncio.to_thread(space.reserve, length)
+    try:
+        with uploads.arriving(owner, name) as (id_, file):
+            async for part in request.stream():
+                await asyncio.to_thread(file.write, part)
+    finally:
+        space.release(length)
+    return id_
 
 
 def _add_videos(app: FastAPI, server: _Server) -> None:
@@ -273,6 +281,15 @@ def _add_videos(app: FastAPI, server: _Server) -> None:
         return job
 
 
+def job_answer(path: Path) -> Response:
+    """A file of a job. The playlist is read at once: it may be replaced by a longer one between
+    the header, which tells its length, and the body."""
+    kind, headers = JOB_TYPES[path.suffix], {"Cache-Control": "no-store"}
+    if path.name == LIVE:
+        return Response(path.read_bytes(), media_type=kind, headers=headers)
+    return FileResponse(path, media_type=kind, headers=headers)
+
+
 def _add_live(app: FastAPI, server: _Server, talks: Talks | None) -> None:
     store = server.place.store
 
@@ -319,7 +336,7 @@ def _add_live(app: FastAPI, server: _Server, talks: Talks | None) -> None:
         except HTTPException as error:
             refusal = JSONResponse({"error": error.detail}, error.status_code)
             return await socket.send_denial_response(refusal)
-        await talk(socket, id_, held, talks.rooms, talks.threads)
+        await talk(socket, id_, held, talks.rooms)
 
 
 def _fields(body: bytes) -> dict[str, Any]:

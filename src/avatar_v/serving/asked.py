@@ -5,11 +5,11 @@ no path, class or key of this machine is taken from a client.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from avatar_v.app.form import CONSENT, Limits, check_file
 from avatar_v.base.options import option_flag
 from avatar_v.engines.script import SPOKEN_PER_S
 from avatar_v.engines.voices import is_drawn
@@ -17,6 +17,7 @@ from avatar_v.media import containers
 from avatar_v.request.checks import check_settings
 from avatar_v.request.request import LIVE, PersonOptions, Request, SamplingOptions, is_person_file
 from avatar_v.request.resolve import check_fits
+from avatar_v.serving.limits import CONSENT, Limits, check_file
 from avatar_v.weights.card import Card
 
 FILES = ("reference", "audio", "image", "also")
@@ -43,11 +44,36 @@ def checked_options(
     limits: Limits,
     card: Card,
     is_live: bool = False,
+    known: Sequence[str] = FIELDS,
+    called: Mapping[str, str] = MappingProxyType({}),
+    words: Callable[..., str] | None = None,
 ) -> tuple[dict[str, Any], float]:
     """A request's options with paths in place of ids, and the seconds of its video (of a script
-    about, of a conversation at most). ValueError for a fault, in the words of the fields; nothing
-    is decoded."""
-    known = LIVE_FIELDS if is_live else FIELDS
+    about, of a conversation at most). ValueError for a fault, and for fields that are not
+    ``known``; nothing is decoded. Files are named as their owner did and fields as they are
+    ``called``, in ``words`` (`field_words`)."""
+    given: list[Path] = []
+
+    def found(id_: str) -> Path | None:
+        path = find(id_)
+        given.extend([] if path is None else [path])
+        return path
+
+    try:
+        return _checked(values, found, limits, card, is_live, known, called)
+    except (ValueError, OSError) as error:
+        raise ValueError((words or field_words)(str(error), *given)) from error
+
+
+def _checked(
+    values: Mapping[str, Any],
+    find: Callable[[str], Path | None],
+    limits: Limits,
+    card: Card,
+    is_live: bool,
+    known: Sequence[str],
+    called: Mapping[str, str],
+) -> tuple[dict[str, Any], float]:
     unknown = sorted(set(values).difference(known))
     if unknown:
         raise ValueError(f"unknown fields {', '.join(unknown)}; known are {', '.join(known)}")
@@ -62,22 +88,18 @@ def checked_options(
         raise ValueError("script is a text here, no file")
     for name in FILES:
         if options.get(name) is not None:
-            options[name] = _paths(name, options[name], find, limits)
+            options[name] = _paths(name, options[name], find, limits, called.get(name, name))
     if is_live:
         options["audio"] = LIVE
     request = Request.of(**options)
-    try:
-        check_settings(request)
-    except ValueError as error:
-        raise ValueError(field_words(str(error))) from error
+    check_settings(request)
     check_fits(card, request)
     person = request.person
     if is_live:
         return options, limits.talk_s
     if person.audio is not None:
-        seconds = containers.extent(Path(person.audio))[0]
-    else:
-        seconds = len(person.script or "") / SPOKEN_PER_S
+        return options, containers.extent(Path(person.audio))[0]
+    seconds = len(person.script or "") / SPOKEN_PER_S
     if seconds > limits.speech_s:
         raise ValueError(f"the speech lasts {seconds:.0f} s; at most {limits.speech_s:g} are taken")
     return options, seconds
@@ -99,22 +121,30 @@ def field_words(text: str, *paths: str | Path) -> str:
     return " ".join(text.split())
 
 
+def files_of(request: Request) -> tuple[str, ...]:
+    """The paths of a request's files."""
+    person = request.person
+    given = (person.reference, person.audio, person.image, *person.also)
+    return tuple(path for path in given if path is not None)
+
+
 def _paths(
-    name: str, given: Any, find: Callable[[str], Path | None], limits: Limits
+    name: str, given: Any, find: Callable[[str], Path | None], limits: Limits, called: str
 ) -> str | tuple[str, ...]:
-    if name == "also":
-        if not isinstance(given, tuple) or len(given) > 8:
-            raise ValueError("also is a list of at most 8 ids of files")
-        return tuple(_path(name, id_, find, limits) for id_ in given)
-    return _path(name, given, find, limits)
+    most_s = limits.speech_s if name == "audio" else limits.reference_s
+    if name != "also":
+        return _path(given, find, limits, most_s, called)
+    if not isinstance(given, tuple) or len(given) > 8:
+        raise ValueError("also is a list of at most 8 ids of files")
+    return tuple(_path(id_, find, limits, most_s, called) for id_ in given)
 
 
-def _path(name: str, id_: Any, find: Callable[[str], Path | None], limits: Limits) -> str:
+def _path(
+    id_: Any, find: Callable[[str], Path | None], limits: Limits, most_s: float, called: str
+) -> str:
     path = find(id_) if isinstance(id_, str) else None
     if path is None:
-        raise ValueError(f"{name} is no id of a file of yours; send it to /v1/files (again)")
-    if is_person_file(path):
-        return str(path)
-    most_s = limits.speech_s if name == "audio" else limits.reference_s
-    check_file(name, str(path), limits, most_s)
+        raise ValueError(f"{called} is not here any more; add it again")
+    if not is_person_file(path):
+        check_file(called, str(path), limits, most_s)
     return str(path)

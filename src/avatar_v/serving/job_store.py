@@ -6,9 +6,11 @@ again, at most `MOST_TRIES` times in all: what ends a worker thrice is the job's
 
 A live conversation is no job that waits, but its owner's share: it is held, and then it is over.
 
-The next job is one of the highest priority; among these of whoever has fewest running, then of whom
-was served longest ago, then the oldest. Every call is one committed transaction. Times are those of
-the machines that ask (seconds since 1970), whose clocks are to be within a few seconds.
+The next job is one of the highest priority; among these of the house that has fewest running, then
+of the one that was served longest ago; there of the owner by the same rule, and then the oldest. A
+house is where owners ask from: the address of browsers; that of another owner is his own. Every
+call is one committed transaction. Times are those of the machines that ask (seconds since 1970),
+whose clocks are to be within a few seconds.
 """
 
 import hashlib
@@ -19,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +29,7 @@ import sqlalchemy as sa
 
 from avatar_v.base.traces import traceparent
 from avatar_v.web.database import open_engine, writing
+from avatar_v.web.visitors import by_turns
 
 State = Literal["waiting", "running", "done", "failed", "cancelled", "talking", "talked"]
 TALKS = ("talking", "talked")
@@ -41,6 +45,7 @@ JOBS = sa.Table(
     SCHEMA,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("house", sa.Text, nullable=False),
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("state", sa.Text, nullable=False, index=True),
     sa.Column("request", sa.Text, nullable=False),  # JSON: its options by name
@@ -108,11 +113,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Admission:
-    """What the queue takes: seconds of video of one owner in a day, jobs of one owner and of all
-    that wait or run, and the longest wait (seconds) that a new job may have to expect."""
+    """What the queue takes: seconds of video of one owner in a day, jobs of one owner, of one house
+    and of all that wait or run, and the longest wait (seconds) that a new job may expect."""
 
     seconds_a_day: float = float("inf")
     most_own: int = 16
+    most_house: int = 10**9
     most: int = 1000
     wait_s: float = 3600.0
 
@@ -139,19 +145,21 @@ class JobStore:
         priority: int,
         admission: Admission,
         key: str | None = None,
+        house: str | None = None,
     ) -> Job:
         """A new job, which waits; with a ``key`` that the owner has used before, the job of then.
         QueueFullError where ``admission`` does not take it."""
-        now = time.time()
+        now, house = time.time(), owner if house is None else house
         named = hashlib.sha256(f"{owner}/{key}".encode()).hexdigest()[:32]
         id_ = secrets.token_hex(16) if key is None else named
         with self._changing() as db:
             if key is not None and (known := _job_or_none(db, id_)) is not None:
                 return known
             _free_dead(db, now)
-            _check_share(db, owner, seconds, admission, now)
+            _check_share(db, owner, house, seconds, admission, now)
             _check_queue(db, priority, admission, now)
-            values = {"id": id_, "owner": owner, "priority": priority, "state": "waiting"}
+            values = {"id": id_, "owner": owner, "house": house}
+            values |= {"priority": priority, "state": "waiting"}
             values |= {"request": json.dumps(request), "seconds": seconds, "trace": traceparent()}
             db.execute(JOBS.insert().values(**values, asked_s=now))
             return _job(db, id_)
@@ -162,8 +170,9 @@ class JobStore:
         now, id_ = time.time(), secrets.token_hex(16)
         with self._changing() as db:
             _free_dead(db, now)
-            _check_share(db, owner, seconds, admission, now)
-            values = {"id": id_, "owner": owner, "priority": 0, "state": "talking", "request": "{}"}
+            _check_share(db, owner, owner, seconds, admission, now)
+            values = {"id": id_, "owner": owner, "house": owner}
+            values |= {"priority": 0, "state": "talking", "request": "{}"}
             times = {"asked_s": now, "begun_s": now, "lease_s": now + seconds + LEASE_S}
             db.execute(JOBS.insert().values(**values, **times, seconds=seconds))
             return _job(db, id_)
@@ -183,10 +192,15 @@ class JobStore:
             return [_of_row(row) for row in db.execute(query.limit(most)).mappings()]
 
     def wait_of(self, job: Job) -> tuple[int, float | None]:
-        """How many jobs are before a waiting one at least, and the seconds until it begins: None
-        where no worker's speed is known yet."""
+        """How many jobs are before a waiting one as things are, and the seconds until it begins:
+        None where no worker's speed is known yet."""
         with self._engine.connect() as db:
-            return _wait(db, job.priority, time.time(), before_s=job.asked_s)
+            first = _in_turn(db)
+            ids = [id_ for id_, _ in first]
+            waits = first[: ids.index(job.id) if job.id in ids else 0]
+            num, video_s = _sums(db, JOBS.c.state == "running")
+            video_s += sum(seconds for _, seconds in waits)
+            return num + len(waits), _time(db, video_s, time.time())
 
     def cancel(self, id_: str, owner: str) -> Job | None:
         """A job that waits or runs is cancelled; its worker learns of it within a few seconds."""
@@ -201,9 +215,10 @@ class JobStore:
         now = time.time()
         with self._changing() as db:
             _free_dead(db, now)
-            id_ = db.execute(_next_of_queue()).scalar()
-            if id_ is None:
+            first = _in_turn(db)
+            if not first:
                 return None
+            id_ = first[0][0]
             values = {"state": "running", "worker": worker, "begun_s": now, "num_frames": 0}
             later = {"lease_s": now + LEASE_S, "num_tries": JOBS.c.num_tries + 1}
             db.execute(JOBS.update().where(JOBS.c.id == id_).values(**values, **later))
@@ -281,18 +296,20 @@ class JobStore:
 
 
 def _check_share(
-    db: sa.Connection, owner: str, seconds: float, admission: Admission, now: float
+    db: sa.Connection, owner: str, house: str, seconds: float, admission: Admission, now: float
 ) -> None:
     open_ = JOBS.c.state.in_(("waiting", "running", "talking"))
-    num = sa.select(sa.func.count())
-    num_own = db.execute(num.where(open_, JOBS.c.owner == owner)).scalar_one()
-    if num_own >= admission.most_own:
-        raise QueueFullError(
-            f"{num_own} videos and conversations of yours wait or are at hand; at most "
-            f"{admission.most_own} may",
-            is_own=True,
-            retry_s=LEASE_S,
-        )
+    for whose, is_theirs, most in (
+        ("of yours", JOBS.c.owner == owner, admission.most_own),
+        ("from your address", JOBS.c.house == house, admission.most_house),
+    ):
+        num, _ = _sums(db, open_, is_theirs)
+        if num >= most:
+            raise QueueFullError(
+                f"{num} videos and conversations {whose} wait or are at hand; at most {most} may",
+                is_own=True,
+                retry_s=LEASE_S,
+            )
     counts = (JOBS.c.owner == owner, JOBS.c.asked_s > now - 86_400)
     kept = JOBS.c.state.in_(("waiting", "running", "done", *TALKS))
     total = sa.select(sa.func.coalesce(sa.func.sum(JOBS.c.seconds), 0.0))
@@ -307,9 +324,10 @@ def _check_share(
 
 
 def _check_queue(db: sa.Connection, priority: int, admission: Admission, now: float) -> None:
-    open_ = JOBS.c.state.in_(("waiting", "running"))
-    num_all = db.execute(sa.select(sa.func.count()).where(open_)).scalar_one()
-    ahead, wait_s = _wait(db, priority, now)
+    running, waits = JOBS.c.state == "running", JOBS.c.state == "waiting"
+    num_all, _ = _sums(db, sa.or_(running, waits))
+    ahead, video_s = _sums(db, sa.or_(running, sa.and_(waits, JOBS.c.priority >= priority)))
+    wait_s = _time(db, video_s, now)
     if num_all >= admission.most or (wait_s or 0.0) > admission.wait_s:
         told = "" if wait_s is None else f", about {wait_s:.0f} s"
         raise QueueFullError(
@@ -319,19 +337,17 @@ def _check_queue(db: sa.Connection, priority: int, admission: Admission, now: fl
         )
 
 
-def _wait(
-    db: sa.Connection, priority: int, now: float, *, before_s: float | None = None
-) -> tuple[int, float | None]:
-    """Jobs before one of a priority that was asked for at ``before_s`` (now), and their seconds."""
-    waits = sa.and_(JOBS.c.state == "waiting", JOBS.c.priority >= priority)
-    if before_s is not None:
-        earlier = sa.or_(JOBS.c.priority > priority, JOBS.c.asked_s < before_s)
-        waits = sa.and_(waits, earlier)
-    first = sa.or_(JOBS.c.state == "running", waits)
+def _sums(db: sa.Connection, *which: sa.ColumnElement[bool]) -> tuple[int, float]:
+    """The number of jobs, and their seconds."""
     seconds = sa.func.coalesce(sa.func.sum(JOBS.c.seconds), 0.0)
-    num, video_s = db.execute(sa.select(sa.func.count(), seconds).where(first)).one()
+    num, video_s = db.execute(sa.select(sa.func.count(), seconds).where(*which)).one()
+    return num, video_s
+
+
+def _time(db: sa.Connection, video_s: float, now: float) -> float | None:
+    """In which so many seconds of video are made; None where no speed is known."""
     known = [speed for speed in _speeds(db, now) if speed is not None]
-    return num, video_s / sum(known) if known else None
+    return video_s / sum(known) if known else None
 
 
 def _speeds(db: sa.Connection, now: float) -> list[float | None]:
@@ -354,20 +370,29 @@ def _free_dead(db: sa.Connection, now: float) -> None:
     db.execute(JOBS.update().where(*dead).values(state="waiting", worker=None, lease_s=None))
 
 
-def _next_of_queue() -> sa.Select[Any]:
-    """The id of the job that is taken next."""
-    other = JOBS.alias("other")
-    own = other.c.owner == JOBS.c.owner
-    running = sa.select(sa.func.count()).where(own, other.c.state == "running")
-    served = sa.select(sa.func.coalesce(sa.func.max(other.c.begun_s), 0.0)).where(own)
-    turn = (
-        JOBS.c.priority.desc(),
-        running.scalar_subquery(),
-        served.scalar_subquery(),
-        JOBS.c.asked_s,
-        JOBS.c.id,
-    )
-    return sa.select(JOBS.c.id).where(JOBS.c.state == "waiting").order_by(*turn).limit(1)
+def _in_turn(db: sa.Connection) -> list[tuple[str, float]]:
+    """Jobs that wait, and their seconds, in the order in which one worker would take them."""
+    columns = (JOBS.c.id, JOBS.c.seconds, JOBS.c.priority, JOBS.c.house, JOBS.c.owner)
+    order = (JOBS.c.priority.desc(), JOBS.c.asked_s, JOBS.c.id)
+    query = sa.select(*columns).where(JOBS.c.state == "waiting").order_by(*order)
+    waiting = db.execute(query).all()
+    if not waiting:
+        return []
+    running = sa.func.sum(sa.case((JOBS.c.state == "running", 1), else_=0))
+    served = sa.func.coalesce(sa.func.max(JOBS.c.begun_s), 0.0)
+    whose = (JOBS.c.house, JOBS.c.owner)
+    owners, houses = dict[tuple[str, str], tuple[int, float]](), dict[str, tuple[int, float]]()
+    for house, owner, num, last in db.execute(sa.select(*whose, running, served).group_by(*whose)):
+        owners[house, owner] = (num, last)
+        num_there, last_there = houses.get(house, (0, 0.0))
+        houses[house] = (num_there + num, max(last_there, last))
+    turns: list[tuple[str, float]] = []
+    for _, jobs in groupby(waiting, lambda job: job.priority):
+        of_owners = sorted(jobs, key=lambda job: owners[job.house, job.owner])
+        of_owners = by_turns(of_owners, lambda job: (job.house, job.owner))
+        of_houses = sorted(of_owners, key=lambda job: houses[job.house])
+        turns += [(job.id, job.seconds) for job in by_turns(of_houses, lambda job: job.house)]
+    return turns
 
 
 def _own(job: Job) -> sa.Update:

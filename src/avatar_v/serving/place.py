@@ -1,5 +1,6 @@
 """What a server, its copies and its workers share: the queue, and a folder of files."""
 
+import re
 import shutil
 import socket
 import time
@@ -7,6 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avatar_v.serving.job_store import JobStore
+from avatar_v.serving.uploads import Space, is_plain_file, is_token
+
+LIVE = "live.m3u8"
+VIDEO = "avatar.mp4"
+RECORD = "avatar.json"
+_LIVE = re.compile(r"live(\.m3u8|_init\.mp4|_\d{5,}\.m4s)")
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,10 @@ class Place:
         for folder in (self.root, self.uploads, self.jobs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
+    def space(self, max_mib: float) -> Space:
+        """The room for all files; the queue is none of them."""
+        return Space((self.uploads, self.jobs), max_mib)
+
     def sweep(self, keep_s: float) -> None:
         """Remove videos that have been over for so long, and files that nobody used."""
         for id_ in self.store.remove_old(keep_s):
@@ -38,6 +49,15 @@ class Place:
         for folder in self.uploads.iterdir():
             if time.time() - folder.stat().st_mtime > keep_s:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def job_path(jobs: Path, id_: str, name: str) -> Path | None:
+    """The file of a job that a request may have; None for any other name, or if it is not there."""
+    named = name in (VIDEO, RECORD) or _LIVE.fullmatch(name)
+    if not named or not is_token(id_):
+        return None
+    path = jobs / id_ / name
+    return path if is_plain_file(path) else None
 
 
 def worker_name(pid: int) -> str:

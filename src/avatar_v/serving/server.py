@@ -7,6 +7,7 @@ for the next start. Further copies on other machines share the queue (PostgreSQL
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -20,11 +21,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from avatar_v.app.form import Limits
-from avatar_v.app.server import LAST_WORDS_S, swept
+from sqlalchemy.exc import SQLAlchemyError
+
 from avatar_v.serving.asked import field_words
 from avatar_v.serving.clients import Client
 from avatar_v.serving.job_store import Admission, JobStore
+from avatar_v.serving.limits import Limits
 from avatar_v.serving.place import Place, worker_name
 from avatar_v.web.guard import LOOPBACK, Guard, is_loopback
 from avatar_v.weights.card import Card
@@ -32,7 +34,9 @@ from avatar_v.weights.card import Card
 if TYPE_CHECKING:
     from avatar_v.generate.pipeline import AvatarPipeline
 
+LOG = logging.getLogger("avatar_v.serving")
 LOOK_S = 0.5
+SWEEP_EVERY_S = 60.0
 AGAIN_S = (1.0, 60.0)
 """Before a worker that died is started again: doubled each time it dies young, at most the last."""
 YOUNG_S = 60.0
@@ -61,12 +65,11 @@ def serve_api(
     """Serve until SIGTERM or Ctrl-C. ``workers`` are commands, each kept running. ``pipeline``
     holds conversations, ``most_live`` or as many as are measured, under ``consent`` and
     ``policy``; at the end they have ``grace_s``."""
-    from avatar_v.app.job_threads import JobThreads
-    from avatar_v.app.live import Rooms
     from avatar_v.serving.api import MAX_BODY, Talks, create_api
+    from avatar_v.serving.live import Rooms
     from avatar_v.web.connections import DrainingServer, server_config
 
-    place, drain, threads = Place(store, root), asyncio.Event(), JobThreads()
+    place, drain = Place(store, root), asyncio.Event()
     place.make()
     talks = None
     if pipeline is not None:
@@ -78,7 +81,7 @@ def serve_api(
             words=lambda text: field_words(text, *hidden),
         )
         rules = {"consent": () if consent is None else (consent,), "policy": policy}
-        talks = Talks(rooms, threads, rules)
+        talks = Talks(rooms, rules)
     app = create_api(
         place,
         card,
@@ -100,7 +103,7 @@ def serve_api(
     )
     config = server_config(guard, last_words_s=5, sockets=talks is not None)
     held = None if talks is None else talks.rooms
-    server = DrainingServer(config, held, grace_s, on_signal=drain.set, on_end=threads.end)
+    server = DrainingServer(config, held, grace_s, on_signal=drain.set)
 
     with (
         swept(partial(place.sweep, limits.keep_s)),
@@ -110,7 +113,6 @@ def serve_api(
         server.run(sockets=[listener])
     if talks is not None:
         talks.rooms.end()
-    threads.wait(LAST_WORDS_S)
 
 
 def work_until_stopped(
@@ -141,6 +143,49 @@ def work_until_stopped(
     Worker(
         store, place.jobs, load(), stop=stop, consent=consent, policy=policy, grace_s=grace_s
     ).work()
+
+
+@contextlib.contextmanager
+def swept(sweep_once: Callable[[], None]) -> Iterator[None]:
+    """A broom, which goes round every minute while the context lasts."""
+    over = threading.Event()
+
+    def sweep() -> None:
+        while not over.wait(SWEEP_EVERY_S):
+            try:
+                sweep_once()
+            except (OSError, SQLAlchemyError):  # the next round may do better
+                LOG.exception("old files could not be removed")
+
+    threading.Thread(target=sweep, name="broom", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. ValueError for no address, OSError for a taken one."""
+    if not 0 <= port < 65536:
+        raise ValueError(f"--port is from 0 to 65535, got {port}")
+    if not host:
+        raise ValueError("--host is an address or name, got ''")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}:{port} ({error.strerror or error})") from error
+
+
+def check_packages() -> None:
+    """ValueError where what serves is not installed."""
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+        import websockets  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"this needs {error.name}: pip install 'avatar_v[app]'") from error
 
 
 @contextlib.contextmanager

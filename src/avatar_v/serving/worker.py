@@ -1,33 +1,36 @@
 """A worker: weights loaded once, which make the videos of a queue one after another.
 
-While a video is made, an HLS playlist grows in the job's folder; when it is whole, the mp4 and its
-record stand beside it. A thread keeps the job: a worker that hangs in a step keeps it too, one that
+It is a process of `avatar-v serve`, or a thread of the page (app/server.py). While a video is made,
+an HLS playlist grows in the job's folder; when it is whole, the mp4 and its record stand beside it.
+A thread keeps the job: a worker that hangs in a step keeps it too, one that
 dies does not. What a dead one had sampled the next one goes on from (generate/resume.py).
 """
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from avatar_v.app.jobs import LIVE, VIDEO, files_of, save_public
 from avatar_v.base.locks import exclusive
 from avatar_v.base.traces import span
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.run import run
 from avatar_v.media.outputs import build_output
-from avatar_v.request.output_files import has_kept
+from avatar_v.request.output_files import has_kept, json_path
+from avatar_v.request.record import Record, save_record
 from avatar_v.request.request import Request
-from avatar_v.serving.asked import field_words
+from avatar_v.serving.asked import field_words, files_of
 from avatar_v.serving.job_store import LEASE_S, Job, JobStore
-from avatar_v.serving.place import worker_name
+from avatar_v.serving.limits import BROKEN, CONSENT
+from avatar_v.serving.place import LIVE, VIDEO, worker_name
 
 LOG = logging.getLogger("avatar_v.serving")
 LOOK_S = 0.5
@@ -40,7 +43,9 @@ class Worker:
     """Makes videos until ``stop`` is set; then the one at hand has ``grace_s`` to be whole.
 
     ``jobs`` is the folder of their files, shared with the server. ``consent`` and ``policy`` are
-    files and folders of this machine (request/request.py).
+    files and folders of this machine (request/request.py). Nothing is begun unless ``may_begin``;
+    ``check`` raises where a video may not go on. ``words`` puts messages of the library into words
+    for clients, without the paths that it is given.
     """
 
     def __init__(
@@ -53,10 +58,14 @@ class Worker:
         consent: str | None = None,
         policy: str | None = None,
         grace_s: float = 60.0,
+        may_begin: Callable[[], bool] = lambda: True,
+        check: Callable[[], None] = lambda: None,
+        words: Callable[..., str] = field_words,
     ) -> None:
         self.store, self.jobs, self.pipeline = store, jobs, pipeline
-        self.name = worker_name(os.getpid())
-        self._stop, self._grace_s = stop, grace_s
+        self.name, self.is_making = worker_name(os.getpid()), False
+        self._stop, self._grace_s, self._seen_s = stop, grace_s, -KEEP_S
+        self._may_begin, self._check, self._words = may_begin, check, words
         self._hidden = tuple(path for path in (consent, policy) if path is not None)
         self._given = {"consent": () if consent is None else (consent,), "policy": policy}
 
@@ -64,14 +73,27 @@ class Worker:
         """Until ``stop``."""
         try:
             while not self._stop.is_set():
-                self._seen()
-                job = self.store.take(self.name)
-                if job is None:
-                    self._stop.wait(LOOK_S)
-                else:
-                    self._make(job)
+                try:
+                    self._take()
+                except SQLAlchemyError:  # a job waits again when its lease is over
+                    LOG.exception("the queue does not answer")
+                    self._stop.wait(KEEP_S)
         finally:
-            self.store.gone(self.name)
+            with contextlib.suppress(SQLAlchemyError):  # the page's queue goes with its folder
+                self.store.gone(self.name)
+
+    def _take(self) -> None:
+        if time.monotonic() > self._seen_s + KEEP_S:
+            self._seen()
+        job = self.store.take(self.name) if self._may_begin() else None
+        if job is None:
+            self._stop.wait(LOOK_S)
+            return
+        self.is_making = True
+        try:
+            self._make(job)
+        finally:
+            self.is_making = False
 
     def _make(self, job: Job) -> None:
         folder = self.jobs / job.id
@@ -85,9 +107,6 @@ class Worker:
         try:
             with span("video", job.trace, job=job.id, seconds=job.seconds):
                 self._make_alone(job, folder)
-        except SQLAlchemyError:  # no fault of the job, which waits again when its lease is over
-            LOG.exception("the queue does not answer")
-            self._stop.wait(KEEP_S)
         finally:
             os.close(lock)
 
@@ -100,10 +119,11 @@ class Worker:
         except SQLAlchemyError:
             raise
         except (ValueError, OSError) as error:
-            self._fail(job, folder, field_words(str(error), *files_of(request), *self._hidden))
+            text = str(error) or type(error).__name__
+            self._fail(job, folder, self._words(text, *files_of(request), *self._hidden))
         except Exception:
             LOG.exception("job %s failed", job.id)
-            self._fail(job, folder, "something went wrong in the program; its log says what")
+            self._fail(job, folder, BROKEN)
         else:
             if whole is None:
                 return
@@ -121,17 +141,18 @@ class Worker:
             request,
             self.pipeline,
             beside=(build_output(str(folder / LIVE)),),
-            save=save_public,
+            save=lambda record: save_public(record, self._words),
         )
         paths = (*files_of(request), *self._hidden)
-        warnings = [field_words(text, *paths) for text in making.inputs.warnings]
-        rate, num = self.pipeline.format.video.frame_rate_hz, 0
-        told = {"total": making.inputs.num_frames or 0, "warnings": json.dumps(warnings)}
-        end_s = float("inf")
+        warnings = [self._words(text, *paths) for text in making.inputs.warnings]
+        rate, num, end_s = self.pipeline.format.video.frame_rate_hz, 0, float("inf")
+        total = making.inputs.num_frames or 0
+        self.store.keep(job, total=total, warnings=json.dumps(warnings))
         with contextlib.closing(iter(making)) as clips:
             for clip in clips:
+                self._check()
                 num += len(clip.frames)
-                if is_lost.is_set() or not self.store.keep(job, num_frames=num, **told):
+                if is_lost.is_set() or not self.store.keep(job, num_frames=num):
                     break
                 if self._stop.is_set():
                     end_s = min(end_s, time.monotonic() + self._grace_s)
@@ -178,6 +199,7 @@ class Worker:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _seen(self, **made: float) -> None:
+        self._seen_s = time.monotonic()
         self.store.seen(self.name, self.pipeline.weights_hash, **made)
 
 
@@ -185,3 +207,27 @@ def _request(job: Job, out: Path) -> Request:
     """Of a job; in a later try it goes on with what the one before has left."""
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in job.request.items()}
     return Request.of(**options).changed(out=str(out), watermark=True, resume=has_kept(out))
+
+
+def save_public(record: Record, words: Callable[..., str] = field_words) -> Record:
+    """Save a record beside its video, with the names of files and not the places where they lay for
+    a while, and without the name of a person: who has a picture of somebody does not learn it."""
+    request = record.request
+    assert request.output.out is not None
+    person, files = request.person, files_of(request)
+    named = dataclasses.replace(
+        record,
+        request=request.changed(
+            reference=Path(person.reference).name,
+            also=tuple(Path(path).name for path in person.also),
+            image=None if person.image is None else Path(person.image).name,
+            audio=None if person.audio is None else Path(person.audio).name,
+            out=Path(request.output.out).name,
+            consent=tuple(Path(place).name for place in person.consent),
+            policy=None if request.output.policy is None else Path(request.output.policy).name,
+        ),
+        consented=record.consented and dataclasses.replace(record.consented, person=""),
+        warnings=tuple(words(text, *files) for text in record.warnings),
+    )
+    save_record(json_path(request.output.out), named, consent=CONSENT)
+    return named

@@ -81,7 +81,7 @@ def server_config(app: App, *, last_words_s: int, sockets: bool = False) -> uvic
 
 @runtime_checkable
 class Held(Protocol):
-    """Conversations of a server (app/live.py)."""
+    """Conversations of a server (serving/live.py)."""
 
     @property
     def num(self) -> int: ...
@@ -100,7 +100,7 @@ class DrainingServer(uvicorn.Server):
         drain_s: float,
         *,
         on_signal: Callable[[], None] = lambda: None,
-        on_end: Callable[[], None],
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config)
         self._held, self._drain_s, self._is_draining = held, drain_s, False

@@ -1,7 +1,8 @@
-"""What browsers send: each file in a folder of its own, found again by its browser alone.
+"""What clients send: each file in a folder of its own, found again by its owner alone.
 
 A request never names a path. It names the id of an upload, and the folder of an upload has the id
-and its owner (the browser's session) in its name. All that a server keeps shares one `Space`.
+and its owner (a client, or a browser's session) in its name. All that a server keeps shares one
+`Space`.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ import secrets
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -27,10 +28,10 @@ class FullError(ValueError):
 
 
 class Space:
-    """The room in ``root``: ``max_mib`` for all that is in it or about to arrive."""
+    """``max_mib`` for all that is in ``folders`` or about to arrive there."""
 
-    def __init__(self, root: Path, max_mib: float) -> None:
-        self.root, self.max_mib = root, max_mib
+    def __init__(self, folders: Sequence[Path], max_mib: float) -> None:
+        self.folders, self.max_mib = folders, max_mib
         self._arriving = 0
         self._lock = threading.Lock()
 
@@ -55,8 +56,12 @@ class Space:
 
     def _used(self) -> int:
         """What goes while this looks counts as nothing."""
+        walks = (os.walk(folder) for folder in self.folders)
         found = (
-            _lstat(Path(folder, name)) for folder, _, names in os.walk(self.root) for name in names
+            _lstat(Path(folder, name))
+            for walk in walks
+            for folder, _, names in walk
+            for name in names
         )
         return sum(max(entry.st_size, MIN_FILE_BYTES) for entry in found if entry is not None)
 

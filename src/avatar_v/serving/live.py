@@ -2,7 +2,7 @@
 
 A place is taken with a request, which is checked as that of a video, and begun by a WebSocket
 (talk.py). How many people can talk is measured with the first one's request. The routes are those
-of the page (live_page.py) and of the API (serving/api.py).
+of the API (api.py) and of the page (app/live_page.py).
 """
 
 import asyncio
@@ -11,7 +11,8 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -114,16 +115,17 @@ class Rooms:
         *,
         talk_s: float,
         words: Callable[[str], str],
-        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self.pipeline, self.most, self.metrics = pipeline, most, Metrics()
-        self.talk_s, self.words, self._is_busy = talk_s, words, is_busy
+        self.talk_s, self.words = talk_s, words
+        self.is_busy: Callable[[], bool] = lambda: False
         self.metrics.capacity.set(most or 0)
         self._voice = functools.lru_cache(1)(find_voice)  # that of a page is of all its talks
         self.rate: float | None = None  # seconds of video a second, as measured
         self.is_draining = False
         self._taken: dict[str, Conversation] = {}
         self._lock = threading.RLock()  # a signal may come in the middle
+        self._threads = ThreadPoolExecutor(10_000, "talk")  # made when they are needed
 
     @property
     def num(self) -> int:
@@ -186,6 +188,10 @@ class Rooms:
             held.pieces = Pieces()
         return held
 
+    async def made(self, held: Conversation) -> None:
+        """Make the frames of a conversation in a thread, which ends with its session."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._make, held)
+
     def leave(self, token: str) -> None:
         """The place is free."""
         self._remove(token)
@@ -206,6 +212,16 @@ class Rooms:
                 if held.pieces is not None:
                     held.pieces.say(f'{{"ending_s": {most_s:g}}}')
 
+    def _make(self, held: Conversation) -> None:
+        assert held.session is not None
+        begin = time.perf_counter()
+        with span("conversation", held.trace), contextlib.closing(iter(held.session)) as parts:
+            for part in parts:
+                if held.num_frames == 0:
+                    self.metrics.first.observe(time.perf_counter() - begin)
+                held.num_frames += len(part.frames)
+                self.metrics.frames.inc(len(part.frames))
+
     def _remove(self, token: str) -> None:
         with self._lock:
             held = self._taken.pop(token, None)
@@ -222,7 +238,7 @@ class Rooms:
             raise BusyError(words, is_own=False)
         if self.most == 0:
             raise BusyError("This server holds no conversations (--live 0)", is_own=False)
-        if self._is_busy():
+        if self.is_busy():
             words = "A video is being made; try again when it is done, in a few minutes"
             raise BusyError(words, is_own=False)
         check_share(
@@ -274,16 +290,3 @@ class Metrics:
         self.bad.inc(counts.num_bad)
         self.dropped.inc(counts.dropped_s + counts.late_s)
         self.skipped.inc(counts.skipped_s)
-
-
-def made(held: Conversation, metrics: Metrics) -> Generator[int, None, None]:
-    """Make the frames of a conversation; the number of those that are there."""
-    assert held.session is not None
-    begin = time.perf_counter()
-    with span("conversation", held.trace), contextlib.closing(iter(held.session)) as parts:
-        for part in parts:
-            if held.num_frames == 0:
-                metrics.first.observe(time.perf_counter() - begin)
-            held.num_frames += len(part.frames)
-            metrics.frames.inc(len(part.frames))
-            yield held.num_frames

@@ -20,10 +20,9 @@ import numpy as np
 from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
 
-from avatar_v.app.form import MAX_PROMPT
-from avatar_v.app.job_threads import JobThreads
-from avatar_v.app.live import IDLE_S, Conversation, Rooms, made
 from avatar_v.inputs.live import HEADERS
+from avatar_v.serving.limits import BROKEN, MAX_PROMPT
+from avatar_v.serving.live import IDLE_S, Conversation, Rooms
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.web.connections import MAX_MESSAGE
 
@@ -32,7 +31,6 @@ FORM = (
     "sound is sent as binary messages of 16-bit little-endian samples, mono at "
     f"{SAMPLE_RATE_HZ} Hz, at most {MAX_MESSAGE} bytes each"
 )
-BROKEN = "Something went wrong in the program; its terminal says what."
 FAULT, POLICY_CODE, OVER = 1011, 1008, 1000  # of RFC 6455
 
 
@@ -50,22 +48,20 @@ class RefusedMessageError(Exception):
     """What a client may not send; its words are told, and the conversation ends."""
 
 
-async def talk(
-    socket: WebSocket, token: str, held: Conversation, rooms: Rooms, threads: JobThreads
-) -> None:
+async def talk(socket: WebSocket, token: str, held: Conversation, rooms: Rooms) -> None:
     """Hold a conversation that has begun (`Rooms.begin`), and leave its place."""
     try:
         await socket.accept()
-        await _talk(socket, held, rooms, threads)
+        await _talk(socket, held, rooms)
     finally:
         await asyncio.to_thread(rooms.leave, token)
 
 
-async def _talk(socket: WebSocket, held: Conversation, rooms: Rooms, threads: JobThreads) -> None:
+async def _talk(socket: WebSocket, held: Conversation, rooms: Rooms) -> None:
     """Until one side has gone, or a fault, which is told."""
     assert held.session is not None
     assert held.pieces is not None
-    parts = (_listen(socket, held, rooms), _send(socket, held), _make(held, rooms, threads))
+    parts = (_listen(socket, held, rooms), _send(socket, held), rooms.made(held))
     tasks = [asyncio.create_task(part) for part in parts]
     most_s = rooms.talk_s
     done, _ = await asyncio.wait(tasks, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
@@ -172,9 +168,3 @@ async def _send(socket: WebSocket, held: Conversation) -> None:
                 await socket.send_text(piece)
             else:
                 await socket.send_bytes(piece)
-
-
-async def _make(held: Conversation, rooms: Rooms, threads: JobThreads) -> None:
-    async with contextlib.aclosing(threads.stream(lambda: made(held, rooms.metrics))) as parts:
-        async for _ in parts:
-            pass
