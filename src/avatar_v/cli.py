@@ -17,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any, cast
 
 from avatar_v.base.command_line import front_end, version_line

@@ -23,10 +23,14 @@ def test_what_is_printed_steers_no_terminal(capsys: pytest.CaptureFixture[str]) 
     missing = OSError(2, "No such file", "x\x1b[2J")
     assert readable(missing) == r"x\x1b[2J: no such file"
 
+    worded: list[str] = []
+
     def run(words: list[str]) -> int:
         print(name, end="")
         warnings.warn(name, stacklevel=1)
         notice(name)
+        places = "/lib/avatar_v/x.py", "/lib/other/avatar_v.py"
+        worded.extend(warnings.formatwarning("late", UserWarning, place, 3) for place in places)
         raise ValueError(name)
 
     with warnings.catch_warnings():
@@ -35,6 +39,9 @@ def test_what_is_printed_steers_no_terminal(capsys: pytest.CaptureFixture[str]) 
             warnings.formatwarning(*args[:4]), file=sys.stderr
         )
         assert guarded("avatar-v", [], run) == 2
+    assert worded == [
+        "avatar-v: warning: late\n", "/lib/other/avatar_v.py:3: UserWarning: late\n"
+    ]  # fmt: skip
     said = capsys.readouterr()
     assert said.out == shown
     assert said.err.count(shown.strip()) == 2, "the warning and the notice"
