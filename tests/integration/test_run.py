@@ -161,7 +161,7 @@ def test_a_video_has_the_sound_of_the_file_at_its_rate_in_its_channels(
         with av.open(str(path)) as container:
             audio = container.streams.audio[0].codec_context
             assert (audio.sample_rate, audio.layout.name) == (rate, "stereo")
-        back = torch.cat([*iter_channels(made, SoundFormat(rate, "stereo"))]).reshape(-1, 2)[:num]
+        back = torch.cat([*iter_channels(path, SoundFormat(rate, "stereo"))]).reshape(-1, 2)[:num]
         assert np.corrcoef(back[:, 1], left)[0, 1] > 0.99
     if suffix == ".m3u8":
         with av.open(str(out)) as container:
