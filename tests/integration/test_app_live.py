@@ -85,9 +85,9 @@ def watch(site: Site, socket: ClientConnection, num_frames: int) -> bytes:
             with contextlib.suppress(TimeoutError):
                 for _ in range(MOST_PIECES):  # all that is there
                     pieces.append(socket.recv(timeout=0.04))
-        return number_of(site, "frames_total") >= before + num_frames
+        return bool(pieces) and number_of(site, "frames_total") >= before + num_frames
 
-    wait_until(more, "no frames are made")
+    wait_until(more, "no frames are made and sent")
     return b"".join(pieces)
 
 
