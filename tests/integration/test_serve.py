@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from avatar_v.media.reading import read_video
 from avatar_v.request.request import Request
 from avatar_v.serving.clients import new_client
 from page_site import COMMAND, running, wait_until
+from postgres import BINARIES, mortal
 from serving_site import Service, serving
 
 pytest.importorskip("fastapi", reason="the app's extra is not installed")
@@ -209,6 +211,30 @@ def test_nothing_is_lost_when_workers_and_server_are_killed(
         assert site.process.wait(90) == 0
     record = json.loads((tmp_path / "served" / "jobs" / last / "avatar.json").read_text())
     assert record["num_frames"] == 32
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BINARIES, reason="needs PostgreSQL (Debian's postgresql)")
+def test_nothing_is_lost_when_the_queue_is_killed(
+    weights: Path, request_: Request, tmp_path: Path
+) -> None:
+    with (
+        mortal() as (queue, die_for),
+        serving(tmp_path / "served", weights, "--workers", "2", "--queue", queue) as site,
+    ):
+        body = body_of(site, request_, num_steps=8)
+        ids = [site.ask("POST", "/v1/videos", body).json["id"] for _ in range(12)]
+        for least in (2, 6):
+            wait_until(partial(has_done, site, least), "nothing is made")
+            die_for(3)
+        ends = [site.whole(id_) for id_ in ids]
+        assert [(end["state"], end["error"]) for end in ends] == [("done", None)] * len(ids)
+
+
+def has_done(site: Service, least: int) -> bool:
+    answer = site.ask("GET", "/v1/videos")
+    videos = answer.json["videos"] if answer.status == 200 else []
+    return sum(one["state"] == "done" for one in videos) >= least
 
 
 def workers_of(pid: int) -> list[int]:
