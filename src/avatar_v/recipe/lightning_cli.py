@@ -29,7 +29,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 
 from avatar_v.base import trust
 from avatar_v.base.device import emulates_bf16
-from avatar_v.base.interrupts import interrupted, is_ignored
+from avatar_v.base.interrupts import ignore, interrupted, is_ignored
 from avatar_v.base.outside import check_yaml
 from avatar_v.base.words import notice
 from avatar_v.parallel.launched import Follower, no_rank_alone, watch_ranks
@@ -274,7 +274,9 @@ def _terminated_as_interrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        if not is_ignored(signal.SIGTERM):  # of a run that has stopped
+        if is_ignored(signal.SIGTERM):  # of a run that has stopped; Lightning has put a handler
+            ignore(signal.SIGTERM)  # back, which Python itself would take away at its end
+        else:
             signal.signal(signal.SIGTERM, before)
 
 
