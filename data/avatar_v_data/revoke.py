@@ -44,8 +44,8 @@ from avatar_v.shards.writer import (
 from avatar_v_data.curation.graph import GRAPH_FILE
 from avatar_v_data.curation.plan import Grouping
 from avatar_v_data.curation.report import WATCHED
-from avatar_v_data.curation.run import REPORT_FILE, RUN_FILE, footage_of, withdraw, withdrawn
-from avatar_v_data.curation.store import RESULTS, CurationStore
+from avatar_v_data.curation.run import REPORT_FILE, RUN_FILE, footage_of
+from avatar_v_data.curation.store import RESULTS, CurationStore, withdrawn
 from avatar_v_data.curation.table import clip_name
 
 LEAST_LETTERS = 4
@@ -269,7 +269,7 @@ def _results(who: Withdrawn, run: CurationStore) -> Iterator[Trace]:
     own = who.recordings & run.recordings()
     if own:
         what = f"results of {counted(len(own), 'recording')}, of others in them, too"
-        yield Trace(run.folder, what, partial(withdraw, run.folder, own))
+        yield Trace(run.folder, what, partial(run.withdraw, own))
 
 
 def _watched(who: Withdrawn, place: Place) -> Iterator[Trace]:

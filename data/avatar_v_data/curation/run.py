@@ -38,7 +38,7 @@ from avatar_v_data.curation.select import (
 )
 from avatar_v_data.curation.shards import Named, samples_of, write_shards
 from avatar_v_data.curation.stages import FAILED, FootageRecording, Result, seconds
-from avatar_v_data.curation.store import CurationStore
+from avatar_v_data.curation.store import WITHDRAWN_FILE, CurationStore, withdrawn
 from avatar_v_data.curation.sync import SyncStage, sound_late
 from avatar_v_data.curation.table import CurationResults, collect
 from avatar_v_data.curation.words import said_between
@@ -48,8 +48,6 @@ RUN_FILE = "run.json"
 REPORT_FILE = "report.json"
 COMPARED_FILE = "left_out.json"
 """What prints say of recordings beside each other."""
-WITHDRAWN_FILE = "withdrawn.json"
-"""Recordings with a person who withdrew, by name."""
 COMPARED_VERSION = 1
 """Of `left_out`: another one compares anew."""
 NO_FOOTAGE = (
@@ -168,21 +166,6 @@ def opened(folder: str | Path, plan: str | None = None) -> Curated:
     if not (folder / RUN_FILE).is_file():
         raise ValueError(f"no file {folder / RUN_FILE}: avatar-v-data curate begins a run")
     return _planned(folder, footage_of(folder), plan or str(read_json(folder / RUN_FILE)["plan"]))
-
-
-def withdraw(folder: Path, names: Collection[str]) -> None:
-    """Forget all that a run, or what is left of an import, knows of these recordings; the run looks
-    at no file of such a name again. ValueError while another process works on it."""
-    if (folder / RUN_FILE).is_file():
-        gone = sorted(withdrawn(folder).union(names))
-        write_text_atomically(folder / WITHDRAWN_FILE, json.dumps({"recordings": gone}, indent=1))
-    CurationStore(folder).forget_recordings(names)
-
-
-def withdrawn(folder: Path) -> set[str]:
-    """The recordings that `withdraw` has named."""
-    path = folder / WITHDRAWN_FILE
-    return set(map(str, read_json(path)["recordings"])) if path.is_file() else set()
 
 
 def footage_of(folder: Path) -> Path:

@@ -143,9 +143,10 @@ def split_tiers(persons: Mapping[str, Collection[str]], share: float, seed: int)
 
 def shares_of(persons: Sequence[str], splits: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """`Selection.shares` of one tier, whose samples are of these persons."""
-    own = Counter(splits[person] for person in persons) if splits else {}
-    alone = Counter(splits[person] for person in set(persons)) if splits else {}
-    return {split: (alone[split], own[split]) for split in SPLITS if own}
+    if not splits:
+        return {}
+    alone, own = (Counter(splits[one] for one in ones) for ones in (set(persons), persons))
+    return {split: (alone[split], own[split]) for split in SPLITS}
 
 
 def write_manifest(

@@ -23,12 +23,16 @@ from pathlib import Path
 import polars
 
 from avatar_v.base.locks import exclusive
+from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_file
 from avatar_v.base.words import counted
+from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.stages import FAILED, Result
 
 RESULTS = "results"
 """The folder of the parts of a run."""
+WITHDRAWN_FILE = "withdrawn.json"
+"""Recordings that are looked at no more, by name."""
 MOST_PARTS = 32
 """Of a stage, before they are joined."""
 LARGEST_PART = 2_000
@@ -42,6 +46,12 @@ SCHEMA = {
     "seconds": polars.Float64,
     "result": polars.String,
 }
+
+
+def withdrawn(folder: Path) -> set[str]:
+    """The recordings that `CurationStore.withdraw` has named in the folder of a run."""
+    path = folder / WITHDRAWN_FILE
+    return set(map(str, read_json(path)["recordings"])) if path.is_file() else set()
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,14 @@ class CurationStore:
                 for file in (f for key in own["key"] for f in self.files.glob(f"{key}.*")):
                     file.unlink()
             self._keep(~polars.col("recording").is_in(list(names)))
+
+    def withdraw(self, names: Collection[str]) -> None:
+        """Forget these recordings, in which a person is who withdrew; a run looks at no file of
+        such a name again. ValueError while another process works on the run."""
+        gone = sorted(withdrawn(self.folder).union(names))
+        text = json.dumps({"recordings": gone}, indent=1)
+        write_text_atomically(self.folder / WITHDRAWN_FILE, text)
+        self.forget_recordings(names)
 
     def _keep(self, rows: polars.Expr) -> None:
         """Of all results those, and no others."""
