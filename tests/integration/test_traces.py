@@ -21,7 +21,8 @@ from avatar_v.base import traces
 from avatar_v.cli import main
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.request.request import Request
-from avatar_v.serving.job_store import Admission, JobStore
+from avatar_v.serving.admission import Admission
+from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.traced import Traced
 from avatar_v.serving.worker import Worker
 

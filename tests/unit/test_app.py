@@ -26,7 +26,7 @@ from avatar_v.media.containers import extent
 from avatar_v.media.reading import probe, read_audio
 from avatar_v.request.request import Request
 from avatar_v.serving.asked import checked_options
-from avatar_v.serving.job_store import Job
+from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import CONSENT, Limits
 from avatar_v.serving.place import job_path
 from avatar_v.serving.uploads import FullError, Space, Uploads, plain_name

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from avatar_v.serving import job_store
-from avatar_v.serving.job_store import LEASE_S, MOST_TRIES, Admission, JobStore, QueueFullError
+from avatar_v.serving.admission import Admission, QueueFullError
+from avatar_v.serving.job_store import MOST_TRIES, JobStore
+from avatar_v.serving.job_tables import LEASE_S, SCHEMA
 from postgres import BINARIES, postgresql
 
 ANY = Admission()
@@ -29,7 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JobStore]:
     is_file = request.param == "sqlite"
     opened = JobStore(tmp_path / "queue.db" if is_file else request.getfixturevalue("address"))
     with opened._engine.begin() as db:
-        for table in job_store.SCHEMA.sorted_tables:
+        for table in SCHEMA.sorted_tables:
             db.execute(table.delete())
     yield opened
     opened.close()

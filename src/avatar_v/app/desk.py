@@ -26,9 +26,10 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media.writer import write_wav
 from avatar_v.request.request import Request
 from avatar_v.safety.moderation import Moderator
+from avatar_v.serving.admission import Admission
 from avatar_v.serving.asked import checked_options
 from avatar_v.serving.clients import digest
-from avatar_v.serving.job_store import Admission, Job
+from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import BROKEN, Limits
 from avatar_v.serving.place import RECORD, Place
 from avatar_v.serving.uploads import Uploads

@@ -11,7 +11,7 @@ from avatar_v.app.form import GUIDANCE, MAX_SEED, MAX_TEXT, NEW_SCENE, REFERENCE
 from avatar_v.engines.voices import is_drawn
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.request.resolve import num_steps_of
-from avatar_v.serving.job_store import Job
+from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import CONSENT, MAX_PROMPT, Limits
 from avatar_v.serving.place import LIVE, RECORD, VIDEO
 from avatar_v.weights.card import SHIPPED

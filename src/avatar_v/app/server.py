@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from avatar_v.app.place import private_folder
 from avatar_v.engines.voices import DRAWN
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.serving.job_store import Admission, JobStore
+from avatar_v.serving.admission import Admission
+from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.limits import Limits
 from avatar_v.serving.place import Place
 from avatar_v.serving.server import check_packages, listening, swept

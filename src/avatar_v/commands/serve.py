@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--host {args.host} is reached by others: say who may ask by --clients")
     card = read_card(weights_folder(args.weights))
     from avatar_v.generate.pipeline import AvatarPipeline
-    from avatar_v.serving.job_store import Admission, JobStore
+    from avatar_v.serving.admission import Admission
+    from avatar_v.serving.job_store import JobStore
     from avatar_v.serving.server import (
         check_packages,
         listening,

@@ -34,6 +34,7 @@ from starlette.requests import HTTPConnection
 
 from avatar_v.base.outside import parse_json
 from avatar_v.request.request import Request as RequestOfVideo
+from avatar_v.serving.admission import Admission, QueueFullError
 from avatar_v.serving.asked import (
     FIELDS,
     LIVE_FIELDS,
@@ -43,7 +44,8 @@ from avatar_v.serving.asked import (
     files_of,
 )
 from avatar_v.serving.clients import Client, digest
-from avatar_v.serving.job_store import Admission, Job, JobStore, QueueFullError
+from avatar_v.serving.job_store import JobStore
+from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import Limits
 from avatar_v.serving.live import Rooms
 from avatar_v.serving.place import LIVE, Place, job_path

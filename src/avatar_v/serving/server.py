@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from avatar_v.serving.admission import Admission
 from avatar_v.serving.asked import field_words
 from avatar_v.serving.clients import Client
-from avatar_v.serving.job_store import Admission, JobStore
+from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.limits import Limits
 from avatar_v.serving.place import Place, worker_name
 from avatar_v.web.guard import LOOPBACK, Guard, is_loopback

@@ -28,7 +28,8 @@ from avatar_v.request.output_files import has_kept, json_path
 from avatar_v.request.record import Record, save_record
 from avatar_v.request.request import Request
 from avatar_v.serving.asked import field_words, files_of
-from avatar_v.serving.job_store import LEASE_S, Job, JobStore
+from avatar_v.serving.job_store import JobStore
+from avatar_v.serving.job_tables import LEASE_S, Job
 from avatar_v.serving.limits import BROKEN, CONSENT
 from avatar_v.serving.place import LIVE, VIDEO, worker_name
 
