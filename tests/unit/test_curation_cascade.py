@@ -14,12 +14,17 @@ import torch
 import torch.nn.functional as F
 
 from avatar_v.faces.face_track import detect_faces
+from avatar_v.types import MOTION_NAMES
+from avatar_v.world.person import sample_person
+from avatar_v.world.render import render
+from avatar_v.world.scene import sample_scene
 from avatar_v_data.curation import content
 from avatar_v_data.curation.all_faces import HOW_TO_INSTALL, AllFacesStage, poses
 from avatar_v_data.curation.content import NudityStage, QualityStage
 from avatar_v_data.curation.embedding import EmbeddingStage, video_vector
 from avatar_v_data.curation.faces import FaceStage
 from avatar_v_data.curation.flow import FlowStage
+from avatar_v_data.curation.hands import HandStage, hands
 from avatar_v_data.curation.plan import CurationPlan
 from avatar_v_data.curation.pose import PoseStage
 from avatar_v_data.curation.prints import PrintStage, left_out, prints
@@ -210,6 +215,39 @@ def test_a_profile_is_seen_and_is_turned(media: Path) -> None:
         assert tilt == pytest.approx(poses(picture)[0][1] + angle, abs=6)
 
 
+def test_hands_are_found_where_they_are_drawn() -> None:
+    """In an upright picture and in turned ones, of the square and of a wide one."""
+    try:
+        HandStage().weights()
+    except ValueError as error:
+        pytest.skip(str(error))
+    motion = torch.zeros(2, len(MOTION_NAMES))
+    motion[1, MOTION_NAMES.index("cover")] = 0.85
+    scene = dataclasses.replace(sample_scene(1), cover="hand")
+    bare, covered = render(sample_person(1), scene, motion, size=160, seed=0).video
+    assert list(hands(bare)) == []
+    ((sure, points),) = hands(covered)
+    assert sure > 0.5
+    assert np.ptp(points, 0).max() < 0.7  # of a hand, not of the picture
+    for turns in (1, 2, 3):
+        ((_, turned),) = hands(torch.rot90(covered, turns, (1, 2)))
+        middle = np.median(points, 0) - 0.5
+        for _ in range(turns):  # a quarter turn against the clock
+            middle = np.array([middle[1], -middle[0]])
+        assert np.median(turned, 0) == pytest.approx(middle + 0.5, abs=0.06)
+    wide = F.pad(covered, (80, 0))
+    ((_, moved),) = hands(wide)
+    expected = (np.median(points, 0) * [160, 160] + [80, 0]) / [240, 160]
+    assert np.median(moved, 0) == pytest.approx(expected, abs=0.06)
+    frames = [bare] * TICK + [covered] * 3 * TICK
+    face = {"boxes": [[0.3, 0.2, 0.7, 0.8]] * 3 + [None], "counts": [1, 1, 1, 0]}
+    found = HandStage().score(
+        clip_of(frames), Seen(FootageRecording("x", "x", ""), {"faces": face})
+    )
+    assert found == {"hands": 0.75, "hand_clarity": round(sure, 4), "hands_on_face": 0.5}
+    assert not undeclared(HandStage(), found)
+
+
 # Networks of the user's
 
 
@@ -284,3 +322,5 @@ def test_hands_are_where_a_network_sees_them(tmp_path: Path) -> None:
         few.score(clip_of(frames), seen_with(11))
     with pytest.raises(ValueError, match=r"pose: no file none\.onnx; expected"):
         PoseStage("none.onnx").weights()
+    with pytest.raises(ValueError, match="hands and pose both say hand_clarity: keep one"):
+        CurationPlan((ProbeStage(), HandStage(), PoseStage()))

@@ -23,6 +23,7 @@ from avatar_v_data.curation.embedding import EmbeddingStage
 from avatar_v_data.curation.expression import ExpressionStage
 from avatar_v_data.curation.faces import FaceStage
 from avatar_v_data.curation.flow import FlowStage
+from avatar_v_data.curation.hands import HandStage
 from avatar_v_data.curation.kinds import columns, is_among
 from avatar_v_data.curation.language import LanguageStage
 from avatar_v_data.curation.looks import LookStage
@@ -44,8 +45,8 @@ from avatar_v_data.curation.words import WordStage
 
 STAGES: tuple[type, ...] = (
     ProbeStage, PrintStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage,
-    SteadinessStage, FlowStage, AllFacesStage, PoseStage, ExpressionStage, TextStage, SyncStage,
-    PersonStage, EmbeddingStage, VoiceStage, WordStage, LanguageStage, SoundStage,
+    SteadinessStage, FlowStage, AllFacesStage, HandStage, PoseStage, ExpressionStage, TextStage,
+    SyncStage, PersonStage, EmbeddingStage, VoiceStage, WordStage, LanguageStage, SoundStage,
     SoundQualityStage, NudityStage, ContentStage, QualityStage, CaptionStage, SampleStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
@@ -141,6 +142,9 @@ class CurationPlan:
             raise ValueError(f"balance: no tier {unknown[0]!r} in limits")
         if unknown := sorted(set(self.resources) - known):
             raise ValueError(f"resources: the plan has no stage {unknown[0]!r}")
+        for one, other in itertools.combinations(self.stages, 2):
+            if both := sorted({*one.numbers} & {*other.numbers}):
+                raise ValueError(f"stages {one.name} and {other.name} both say {both[0]}: keep one")
         for stage in self.stages:
             if missing := sorted(set(stage.needs) - known):
                 raise ValueError(f"stage {stage.name} needs {', '.join(missing)}")

@@ -30,6 +30,7 @@ FINDS = {
     "num_faces": ("bystander",),
     "turned": ("turned",),
     "tilt": ("tilted", "sideways"),
+    "hands": ("hand", "hand_on_face"),
     "snr_db": ("music",),
     "second_voice_share": ("voices",),
     "sync_confidence": ("voices", "music"),

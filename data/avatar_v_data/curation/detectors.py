@@ -1,0 +1,76 @@
+"""MediaPipe's detectors of faces and palms: one small network, whose answers are given relative to
+a grid of anchors."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from jaxtyping import Float32, UInt8
+
+from avatar_v_data.curation.stages import Frame
+
+SIDE = 192
+"""Pixels of the picture that both networks see."""
+LEAST, OVERLAP = 0.5, 0.3
+"""Probability of a find, and overlap from which on two are one: MediaPipe's own."""
+
+Points = Float32[np.ndarray, "points 2"]
+
+
+@dataclass(frozen=True)
+class Detector:
+    """``grids``: cells a side and anchors a cell, of each grid; ``bounds``: what black and white
+    are to the network."""
+
+    grids: tuple[tuple[int, int], ...]
+    bounds: tuple[float, float]
+
+    def found(self, file: Path, square: UInt8[np.ndarray, "side side 3"]) -> Iterator[Points]:
+        """Of each find, the surest first, the middle and the size of its box, and the points that
+        the network of this file knows, in parts of the square's side."""
+        picture = cv2.resize(square, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+        low, high = self.bounds
+        answers = run(file, picture * np.float32((high - low) / 255) + np.float32(low))
+        scores, points = sorted(answers, key=lambda answer: answer.shape[-1])
+        points = points.reshape(len(scores), -1, 2) / np.float32(SIDE)
+        points[:, [0, *range(2, points.shape[1])]] += self._anchors()[:, None]
+        boxes = np.concatenate([points[:, 0] - points[:, 1] / 2, points[:, 1]], 1) * SIDE
+        sure = 1 / (1 + np.exp(-scores[:, 0].clip(-80, 80)))
+        for number in cv2.dnn.NMSBoxes(boxes.tolist(), sure.tolist(), LEAST, OVERLAP):
+            yield points[number]
+
+    def _anchors(self) -> Float32[np.ndarray, "anchors 2"]:
+        grids = []
+        for cells, each in self.grids:
+            line = (np.arange(cells, dtype=np.float32) + 0.5) / cells
+            grids.append(np.repeat(np.stack(np.meshgrid(line, line), 2).reshape(-1, 2), each, 0))
+        return np.concatenate(grids)
+
+
+def in_square(frame: Frame) -> UInt8[np.ndarray, "side side 3"]:
+    """The picture with black to its right or below it."""
+    height, width = frame.shape[1:]
+    square = np.zeros((max(height, width),) * 2 + (3,), np.uint8)
+    square[:height, :width] = frame.permute(1, 2, 0).numpy()
+    return square
+
+
+def run(file: Path, picture: Float32[np.ndarray, "height width 3"]) -> list[np.ndarray]:
+    """All that a network of this file answers."""
+    network = _network(file)
+    network.set_tensor(network.get_input_details()[0]["index"], picture[None])
+    network.invoke()
+    return [network.get_tensor(end["index"])[0] for end in network.get_output_details()]
+
+
+@cache
+def _network(file: Path) -> Any:
+    from ai_edge_litert.interpreter import Interpreter  # pyright: ignore[reportMissingImports]
+
+    network = Interpreter(model_path=str(file), num_threads=1)  # a worker is one processor
+    network.allocate_tensors()
+    return network
