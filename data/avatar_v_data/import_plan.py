@@ -23,12 +23,13 @@ from avatar_v.base.outside import parse_json, read_table, read_text
 from avatar_v.faces.dlib_face import SAME_PERSON
 
 PersonRule = Literal["file", "folder", "face", "manifest"]
-NUMBERS = ("start", "stop", "sound_late")
+FRAMES, BYTES = ("start", "stop", "sound_late"), "bytes"
+NUMBERS = (*FRAMES, BYTES)
 COLUMNS = ("file", "person", "scene", "caption", "split", "licence", "consent", *NUMBERS)
 SPLITS = ("train", "validation")
 NOT_MEDIA = {".txt", ".json", ".jsonl", ".md", ".csv", ".npy"}
 MAX_CAPTION = 1 << 16  # bytes
-MAX_FRAME = 1 << 31
+MAX_FRAME, MAX_BYTES = 1 << 31, 1 << 50
 MAX_LATE = 250  # frames, 10 s
 
 
@@ -98,8 +99,9 @@ def find_sources(
 def read_manifest(manifest: str | Path, folder: Path) -> dict[str, list[dict[str, str]]]:
     """Its rows by file, those of one file in the order of their frames.
 
-    ValueError, with the line, for unknown columns and splits, files that lie outside ``folder``,
-    parts of a file that overlap, and anything that is no table."""
+    ValueError, with the line, for unknown columns and splits, files that lie outside ``folder``
+    or are of another size than they had, parts of a file that overlap, and anything that is no
+    table."""
     found: dict[str, list[tuple[str, dict[str, str]]]] = {}
     for number, row in _manifest_rows(Path(manifest)):
         where = f"{manifest}, line {number}"
@@ -120,6 +122,8 @@ def read_manifest(manifest: str | Path, folder: Path) -> dict[str, list[dict[str
             raise ValueError(f"{where}: split {values['split']!r}; expected train or validation")
         for column in NUMBERS:
             _check_number(column, values.get(column, ""), where)
+        if values.get(BYTES):
+            _check_size(folder / name, int(values[BYTES]), where)
         found.setdefault(name, []).append((where, values))
     if not found:
         raise ValueError(f"{manifest}: names no files")
@@ -213,12 +217,22 @@ def _source(
 
 def _check_number(column: str, text: str, where: str) -> None:
     lowest = -MAX_LATE if column == "sound_late" else 0
-    highest = MAX_LATE if column == "sound_late" else MAX_FRAME
+    highest = {"sound_late": MAX_LATE, BYTES: MAX_BYTES}.get(column, MAX_FRAME)
+    unit = BYTES if column == BYTES else "frames"
     digits = text.removeprefix("-")
-    if text and not (digits.isascii() and digits.isdigit() and len(digits) < 12):
-        raise ValueError(f"{where}: {column} is a whole number of frames, got {text[:60]!r}")
+    if text and not (digits.isascii() and digits.isdigit() and len(digits) < 17):
+        raise ValueError(f"{where}: {column} is a whole number of {unit}, got {text[:60]!r}")
     if text and not lowest <= int(text) <= highest:
         raise ValueError(f"{where}: {column} is from {lowest} to {highest}, got {text}")
+
+
+def _check_size(path: Path, expected: int, where: str) -> None:
+    """Frames are those of the file that was there when the manifest was written."""
+    if path.is_file() and (size := path.stat().st_size) != expected:
+        raise ValueError(
+            f"{where}: {path} has {size} bytes and had {expected}: it is another file; write the "
+            f"manifest again, or take its column {BYTES} out"
+        )
 
 
 def _in_order(name: str, rows: list[tuple[str, dict[str, str]]]) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from avatar_v_data.curation.run import Curated, choose, perform_all
 from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.select import split_tiers
 from avatar_v_data.curation.stages import FootageRecording, Reader, Seen, Stage
+from avatar_v_data.import_plan import read_manifest
 from clip_files import clip_file
 
 LENGTH = 5
@@ -101,6 +103,13 @@ def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     assert (tmp_path / "out" / "t2v" / "t2v-000000.tar").is_file()
     rows = [json.loads(line) for line in (tmp_path / "out" / "t2v.jsonl").open()]
     assert [row["sound_late"] for row in rows] == [1, 0, 0], "as far as samples were sure"
+    manifest, copy = tmp_path / "out" / "t2v.jsonl", tmp_path / "a b.mkv"
+    shutil.copyfile(curated.tasks[0].recording.path, copy)
+    assert len(read_manifest(manifest, tmp_path)["a b.mkv"]) == 3
+    with copy.open("ab") as file:
+        file.write(b"1")
+    with pytest.raises(ValueError, match=r"t2v\.jsonl, line 1: .*a b\.mkv has .* another file"):
+        read_manifest(manifest, tmp_path)
     first, last = (read_clip(clip).audio for clip in read_folder(tmp_path / "out" / "t2v"))
     said = [read_clip(clip).meta.transcript for clip in read_folder(tmp_path / "out" / "t2v")]
     assert said == ["well then", "and on"]

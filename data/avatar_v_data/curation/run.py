@@ -269,11 +269,12 @@ def _write_pages(
     """What people read of a selection; returns what `report.json` says of it."""
     from avatar_v_data.curation.report import write_report  # brings matplotlib
 
+    paths = {task.recording.name: Path(task.recording.path) for task in run.tasks}
+    sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
     for selection in selections:
         sure = run.plan.sure(selection.tier)
-        write_manifest(out / f"{selection.tier}.jsonl", selection, sure, splits)
+        write_manifest(out / f"{selection.tier}.jsonl", selection, sure, splits, sizes)
     write_clips(out / CLIPS_FILE, found, selections)
-    paths = {task.recording.name: Path(task.recording.path) for task in run.tasks}
     write_report(out, paths, found, selections, run.plan.limits, run.plan.grouping.same_person)
     return {
         "footage": str(run.footage),

@@ -20,7 +20,7 @@ from avatar_v_data.curation.plan import Balance, Limit
 from avatar_v_data.curation.stages import seconds
 from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import CurationResults, clip_name, shows_background
-from avatar_v_data.import_plan import SPLITS, split_persons
+from avatar_v_data.import_plan import BYTES, SPLITS, split_persons
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
@@ -150,10 +150,15 @@ def shares_of(persons: Sequence[str], splits: Mapping[str, str]) -> dict[str, tu
 
 
 def write_manifest(
-    path: Path, selection: Selection, sure: float | None, splits: Mapping[str, str]
+    path: Path,
+    selection: Selection,
+    sure: float | None,
+    splits: Mapping[str, str],
+    sizes: Mapping[str, int],
 ) -> None:
     """One line a clip, for `avatar-v-data import --manifest`. ``sure``: see `CurationPlan.sure`.
-    ``splits``: of persons, where some are asked; others are for training."""
+    ``splits``: of persons, where some are asked; others are for training. ``sizes``: of files in
+    bytes."""
     lines = [
         json.dumps(
             {
@@ -163,6 +168,7 @@ def write_manifest(
                 "sound_late": sound_late(clip, sure),
                 "person": clip["person"],
                 "scene": clip["scene"],
+                **({BYTES: sizes[clip["file"]]} if clip["file"] in sizes else {}),
                 **({"split": splits.get(clip["person"], SPLITS[0])} if splits else {}),
                 **({"caption": clip["caption"]} if "caption" in clip else {}),
             }
