@@ -242,21 +242,23 @@ def test_many_parts_are_joined_and_nothing_is_lost(
     monkeypatch.setattr("avatar_v_data.curation.store.LARGEST_PART", 6)
     store, drawn = CurationStore(tmp_path), random.Random(0)
     order: deque[int] = deque(range(30))
-    store.commit([Row("count", "first", "first", {FAILED: "why"})])
+    store.commit([Row("count", "first", "first", {FAILED: "count: why"})])
     others = [CurationStore(tmp_path) for _ in range(3)]
     assert all(other.finished() == {"first"} for other in others)
     while order:
         some = [order.popleft() for _ in range(min(drawn.randint(1, 3), len(order)))]
         store.commit([Row("count", f"k{n}", f"r{n}", {"n": n}, 0.5) for n in some])
-    assert others[0].result("first") == {FAILED: "why"}, "its part is another one by now"
+    assert others[0].result("first") == {FAILED: "count: why"}, "its part is another one by now"
     assert others[1].results("count")["k29"] == {"n": 29}
-    assert others[2].costs("count", ["first"]) == (1, 1, 0.0)
+    assert others[2].costs("count", ["first"]) == (0, 1, 0, 0.0)
+    store.commit([Row("after", "none", "first", {FAILED: "count: why"})])
+    assert store.costs("after", ["none"]) == (0, 0, 1, 0.0), "the stage before it failed"
     store.forget_failures()
     fresh = CurationStore(tmp_path)
     assert fresh.finished() == {f"k{n}" for n in range(30)}
     assert all(fresh.result(f"k{n}") == store.result(f"k{n}") == {"n": n} for n in range(30))
     assert len(list(tmp_path.glob("results/count/*.parquet"))) < 10
-    assert fresh.costs("count", [f"k{n}" for n in range(20)]) == (20, 0, 10.0)
+    assert fresh.costs("count", [f"k{n}" for n in range(20)]) == (20, 0, 0, 10.0)
 
 
 def test_processes_come_to_the_results_of_one(tmp_path: Path) -> None:

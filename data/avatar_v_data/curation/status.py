@@ -15,13 +15,16 @@ from avatar_v_data.curation.run import Curated
 def print_status(run: Curated) -> None:
     """A table of the stages, and one sentence about the run."""
     console, finished = results_console(), run.store.finished()
-    table = Table("stage", "made", "failed", "missing", "seconds each", title=str(run.folder))
+    heads = ("stage", "made", "failed", "not reached", "missing", "seconds each")
+    table = Table(*heads, title=str(run.folder))
     for stage in run.plan.stages:
         keys = [task.key for task in run.tasks if task.stage is stage]
-        made, failed, spent = run.store.costs(stage.name, keys)
+        costs = run.store.costs(stage.name, keys)
         missing = sum(key not in finished for key in keys)
-        each = f"{spent / made:.2f}" if made else ""
-        table.add_row(stage.name, str(made - failed), str(failed or ""), str(missing or ""), each)
+        tried = costs.made + costs.failed
+        each = f"{costs.seconds / tried:.2f}" if tried else ""
+        rest = (str(num or "") for num in (costs.failed, costs.not_reached, missing))
+        table.add_row(stage.name, str(costs.made), *rest, each)
     console.print(table)
     path = run.folder / STATUS_FILE
     if not path.is_file():

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import polars
 
@@ -63,6 +64,16 @@ class Row:
     recording: str
     result: Result
     seconds: float = 0.0
+
+
+class Costs(NamedTuple):
+    """Results of one stage: those there are, those it refused, those that another stage, which it
+    needs, did not give, and the seconds spent on all."""
+
+    made: int
+    failed: int
+    not_reached: int
+    seconds: float
 
 
 class CurationStore:
@@ -143,12 +154,13 @@ class CurationStore:
         columns = self._columns(stage, ["key", FAILED])
         return dict(columns.filter(polars.col(FAILED).is_not_null()).iter_rows())
 
-    def costs(self, stage: str, keys: Collection[str]) -> tuple[int, int, float]:
-        """How many of a stage's results are there, how many of these failed, and the seconds that
-        they took."""
+    def costs(self, stage: str, keys: Collection[str]) -> Costs:
+        """What a stage has done of these."""
         columns = self._columns(stage, ["key", FAILED, "seconds"])
         own = columns.filter(polars.col("key").is_in(list(keys)))
-        return len(own), len(own) - own[FAILED].null_count(), float(own["seconds"].sum())
+        failed = int(own[FAILED].str.starts_with(f"{stage}:").sum())
+        without = len(own) - own[FAILED].null_count()
+        return Costs(len(own) - without, failed, without - failed, float(own["seconds"].sum()))
 
     def commit(self, rows: Sequence[Row]) -> None:
         """Keep results: a part for each stage. Twice the same is no harm."""
