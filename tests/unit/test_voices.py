@@ -160,6 +160,10 @@ def test_speech_as_tokens_holds_codes_and_times() -> None:
     found, spans = vocabulary.codes_of(tokens)
     assert (found == codes).all()
     assert spans == [(0, 2), (2, 2), (2, 9), (9, 12)], "the last takes what is left"
+    lengths = [token - vocabulary.lengths for token in tokens if token >= vocabulary.lengths]
+    assert lengths == [2, 0, 7, 3]
+    long, _ = vocabulary.codes_of(vocabulary.speech(codes.repeat(9, 1), SPOKEN, (1.0, 2.0, 3.0, 4.5)))
+    assert long.shape[1] == 25 * 4, "of each a second at most"
     with pytest.raises(ValueError, match="not whole"):
         vocabulary.codes_of(tokens[:3])
     head = vocabulary.head(Voiced(0, 3, 1, 2), range(SPEAKER_PARTS), codes, SPOKEN)
@@ -195,7 +199,9 @@ def test_a_cached_step_is_an_uncached_one(model: VoiceModel) -> None:
     row = torch.tensor([[*head, *tokens]])
     logits = model.llama(input_ids=row).logits[0]
     for at, token in enumerate(tokens[1:30], len(head)):
-        if token >= model.vocabulary.codes:
+        if token >= model.vocabulary.lengths:
+            assert logits[at, token] >= logits[at, model.vocabulary.lengths :].max() - 1e-4
+        elif token >= model.vocabulary.codes:
             level = (token - model.vocabulary.codes) // 16
             first = model.vocabulary.codes + 16 * level
             best = logits[at, first : first + 16].max()
@@ -216,7 +222,8 @@ def test_speeches_together_are_those_said_alone(model: VoiceModel) -> None:
     for saying, head, words, how in zip(together, heads, said, hows, strict=True):
         assert saying.tokens == list(model.tokens(head, words, how))
         assert len(saying.are_drawn) == len(saying.tokens)
-        assert not saying.are_drawn[0]
+        given = [token < model.vocabulary.codes for token in saying.tokens]
+        assert saying.are_drawn == [not one for one in given], "phonemes and the end are given"
 
 
 def test_a_script_says_in_which_language_and_how() -> None:

@@ -2,7 +2,7 @@
 
 Of each head several speeches are drawn, as the model speaks when it is used; rewards.py scores
 their sound, and those that are better than the others of their head are made likelier. Tokens that
-are forced (the first phoneme, the end of one that lasts too long) are not learned.
+are given (phonemes, the end) are not learned.
 """
 
 import warnings

@@ -109,7 +109,7 @@ class VoiceModel:
         self.llama, self.speaker, self.codec = llama, speaker, codec
         self.vocabulary = vocabulary_of(codec)
         if llama.config.vocab_size != self.vocabulary.size:
-            raise ValueError("the language model was trained on another codec")
+            raise ValueError("the language model was trained on another codec, or other tokens")
 
     @classmethod
     def load(cls, folder: str | Path, source: str) -> "VoiceModel":
@@ -141,7 +141,7 @@ class VoiceModel:
         """Speech in pieces, each made when it is asked for."""
         books, codes, done, wanted = self.vocabulary.num_codebooks, [], 0, FIRST_FRAMES
         for token in self.tokens(head, phonemes, how):
-            if token >= self.vocabulary.codes:
+            if self.vocabulary.codes <= token < self.vocabulary.lengths:
                 codes.append((token - self.vocabulary.codes) % self.vocabulary.codebook_size)
             num = len(codes) // books
             if token != END and num <= done + wanted:
@@ -216,10 +216,10 @@ class Saying:
 
     def __init__(self, vocabulary: Vocabulary, phonemes: Sequence[str], how: Drawing) -> None:
         self._vocabulary, self._how = vocabulary, how
-        self._words, self._at = [*vocabulary.of_phonemes(phonemes), END], 0
-        self._level = self._frames = 0
+        self._words = iter([*vocabulary.of_phonemes(phonemes), END])
         self._generator = torch.Generator().manual_seed(how.seed)
-        self.tokens = [self._words[0]]
+        self._left: int | None = None  # codes of this phoneme; None: its length is drawn next
+        self.tokens = [next(self._words)]
         self.are_drawn = [False]
         """Of each token: the model chose it."""
 
@@ -228,30 +228,27 @@ class Saying:
         return self.tokens[-1] == END
 
     def take(self, logits: Float[Tensor, " v"]) -> None:
-        """Draw the next token: a code of this level, or between frames what comes behind the
-        phoneme."""
-        behind = self._words[self._at + 1]
-        is_forced = self._level == 0 and self._frames >= MOST_FRAMES
-        token = behind if is_forced else self._draw(logits, behind)
-        self.tokens.append(token)
-        self.are_drawn.append(not is_forced)
-        if token == behind and self._level == 0:
-            self._at, self._frames = self._at + 1, 0
+        """Go on by one token: the length of the phoneme, a code of the next level, or the phoneme
+        that is next, which is given."""
+        vocabulary, size = self._vocabulary, self._vocabulary.codebook_size
+        self.are_drawn.append(self._left != 0)
+        if self._left is None:
+            length = self._draw(logits[vocabulary.lengths :][: MOST_FRAMES + 1])
+            self.tokens.append(vocabulary.lengths + length)
+            self._left = length * vocabulary.num_codebooks
+        elif self._left:
+            first = vocabulary.codes + -self._left % vocabulary.num_codebooks * size
+            self.tokens.append(first + self._draw(logits[first : first + size]))
+            self._left -= 1
         else:
-            self._level = (self._level + 1) % self._vocabulary.num_codebooks
-            self._frames += self._level == 0
+            self.tokens.append(next(self._words))
+            self._left = None
 
-    def _draw(self, logits: Float[Tensor, " v"], behind: int) -> int:
-        size = self._vocabulary.codebook_size
-        first = self._vocabulary.codes + self._level * size
-        choices = torch.arange(first, first + size)
-        if self._level == 0:
-            choices = torch.cat([choices, torch.tensor([behind])])
-        shares = (logits[choices] / max(self._how.temperature, 1e-4)).softmax(0)
+    def _draw(self, logits: Float[Tensor, " n"]) -> int:
+        shares = (logits / max(self._how.temperature, 1e-4)).softmax(0)
         values, order = shares.sort(descending=True)
         kept = values.cumsum(0) - values < self._how.top_p
-        drawn = torch.multinomial(values * kept, 1, generator=self._generator)
-        return int(choices[order[drawn]])
+        return int(order[torch.multinomial(values * kept, 1, generator=self._generator)])
 
 
 def vector_of(sound: Float[Tensor, " s"]) -> Float[np.ndarray, " v"]:

@@ -116,8 +116,8 @@ def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict
             (partial / MADE_OF).write_text(json.dumps(made_of, indent=1), "utf-8")
     if read_json(folder / MADE_OF) != made_of:
         raise ValueError(
-            f"{folder} was made of another codec, corpus, seed or passes: remove it, or choose "
-            "another --out"
+            f"{folder} was made of another codec, corpus, seed, passes or tokens: remove it, or "
+            "choose another --out"
         )
     data = {name: load_from_disk(str(folder / name)) for name in ("train", "validation")}
     centres = read_tensors(folder / SPEAKER_FILE)["centres"]
@@ -133,6 +133,7 @@ def _made_of(recipe: SftRecipe, codec: VoiceCodec) -> dict[str, Any]:
     return {
         "corpora": corpora,
         "codes": codec.codes_hash(),
+        "tokens": vocabulary_of(codec).size,
         "seed": recipe.seed,
         "passes": recipe.passes,
     }
