@@ -162,7 +162,9 @@ def test_speech_as_tokens_holds_codes_and_times() -> None:
     assert spans == [(0, 2), (2, 2), (2, 9), (9, 12)], "the last takes what is left"
     lengths = [token - vocabulary.lengths for token in tokens if token >= vocabulary.lengths]
     assert lengths == [2, 0, 7, 3]
-    long, _ = vocabulary.codes_of(vocabulary.speech(codes.repeat(9, 1), SPOKEN, (1.0, 2.0, 3.0, 4.5)))
+    long, _ = vocabulary.codes_of(
+        vocabulary.speech(codes.repeat(9, 1), SPOKEN, (1.0, 2.0, 3.0, 4.5))
+    )
     assert long.shape[1] == 25 * 4, "of each a second at most"
     with pytest.raises(ValueError, match="not whole"):
         vocabulary.codes_of(tokens[:3])

@@ -42,6 +42,7 @@ class GrpoRecipe:
     model: str
     out: str
     rewards: dict[str, float] = field(default_factory=lambda: dict.fromkeys(REWARDS, 1.0))
+    every: int = 1  # one file of the corpus in so many gives heads: few steps need few
     passes: int = 1  # heads made of each sentence, each with another prompt
     seed: int = 0
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class GrpoRecipe:
         for name, weight in self.rewards.items():
             checks.weight(name, weight)
         checks.count("passes", self.passes)
+        checks.count("every", self.every)
 
 
 def train(recipe: GrpoRecipe, *, resume: bool = False) -> Path:
@@ -128,7 +130,7 @@ def _heads(recipe: GrpoRecipe, model: VoiceModel) -> Dataset:
     rng = stream("voice heads", recipe.seed)
     rows: dict[str, list[Any]] = {"prompt": [], "vector": [], "expected": []}
     with encoding_bar("encoding heads") as shown:
-        for voice in encode_voices(recipe.corpus, model.codec, shown):
+        for voice in encode_voices(recipe.corpus, model.codec, shown, every=recipe.every):
             parts = model.speaker.codes(voice.vector)
             for at in [*range(len(voice.sentences))] * recipe.passes:
                 if voice.sentences[at].asked.language != 0:

@@ -44,9 +44,11 @@ def encode_voices(
     folder: str | Path,
     codec: VoiceCodec,
     on_progress: Callable[[int, int], None] = lambda done, num: None,
+    *,
+    every: int = 1,
 ) -> Iterator[EncodedVoice]:
-    """Voice by voice."""
-    files = corpus_files(folder)
+    """Voice by voice, of one file in so many."""
+    files = corpus_files(folder)[::every]
     for done, path in enumerate(files, 1):
         own: dict[int, list[Recording]] = {}
         for one in read_recordings([path]):
