@@ -98,6 +98,25 @@ def test_zeros_are_restored_though_they_pack_better_than_weights() -> None:
     assert torch.equal(decompressed({}, stored, where="here")["out.weight"], zeros["out.weight"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_without_a_base_they_are_as_near_as_was_asked(dtype: torch.dtype) -> None:
+    state = {"w": torch.randn(64, 9, 8, generator=torch.Generator().manual_seed(0)).to(dtype)}
+    stored = compressed({}, {**state, "bias": torch.ones(64)}, 2e-3)
+    assert set(stored) == {"w.codes", "w.step", "w.like", "bias"}
+    assert len(stored["w.codes"]) < 1.4 * state["w"].numel()
+    found = decompressed({}, stored, where="x")["w"]
+    assert found.dtype == dtype
+    apart = (found.float() - state["w"].float()).norm() / state["w"].float().norm()
+    assert 1e-3 < apart <= 2e-3
+    with pytest.raises(ValueError, match=r"w\.codes is a whole tensor, and the base has w"):
+        decompressed(state, stored, where="x")
+    with pytest.raises(ValueError, match=r"w\.like stands without w\.packed"):
+        decompressed({}, {"w.like": stored["w.like"]}, where="x")
+    for shape in ((0, 10**9, 10**9), (0,), (0, 0, 8), (0, 64, 65)):
+        with pytest.raises(ValueError, match=r"w\.codes"):
+            decompressed({}, {**stored, "w.like": torch.empty(shape, dtype=dtype)}, where="x")
+
+
 def test_with_a_base_they_are_as_near_as_was_asked_and_smaller(made: Path) -> None:
     assert sorted(p.name for p in (made / "small").iterdir()) == ["card.json", "dit", "motion.json"]
     assert size(made / "small") < 0.6 * size(made / "child" / "dit")

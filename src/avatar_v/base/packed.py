@@ -7,7 +7,9 @@ A file of them holds
   last, packed by zlib; and an empty tensor of its type and shape, with a 0 before that;
 - ``NAME.codes``, ``NAME.step``: whole numbers in row-major order, their low bytes (signed) and then
   the high ones, which are left out where all are 0, packed by zlib; and what one of them counts. A
-  number of the base becomes ``base + step * code``, in the type of the base.
+  number of the base becomes ``base + step * code``, in the type of the base;
+- ``NAME.codes``, ``NAME.step``, ``NAME.like``: the same of a tensor that the base has not, which
+  counts as zeros of this type and shape.
 
 A step has 8 bits and a code 16, so that the product is exact in fp32; one addition and one rounding
 follow, which IEEE 754 fixes: every processor restores the same weights.
@@ -24,6 +26,7 @@ from torch import Tensor
 
 CODES, STEP, PACKED, LIKE = ".codes", ".step", ".packed", ".like"
 PAIRS = {CODES: STEP, PACKED: LIKE}
+NEEDS = {STEP: (CODES,), LIKE: (PACKED, CODES)}
 LEAST_NUMEL = 2048
 """Smaller tensors, and those of one dimension, are stored as they are."""
 LARGEST_CODE = 2**15 - 129
@@ -40,17 +43,17 @@ State = Mapping[str, Tensor]
 
 def decompressed(base: State, stored: State, *, where: str | Path) -> dict[str, Tensor]:
     """``base`` with what is ``stored``. ValueError names the key that does not fit."""
-    state, partners = dict(base), {partner: end for end, partner in PAIRS.items()}
+    state = dict(base)
     for key, value in stored.items():
         name, dot, end = key.rpartition(".")
-        if dot + end in partners:
-            if name + partners[dot + end] not in stored:
-                raise ValueError(f"{where}: {key} stands without {name}{partners[dot + end]}")
+        if dot + end in NEEDS:
+            if not any(name + other in stored for other in NEEDS[dot + end]):
+                raise ValueError(f"{where}: {key} stands without {name}{NEEDS[dot + end][0]}")
             continue
         if dot + end not in PAIRS:
             state[key] = value
             continue
-        partner = stored.get(name + PAIRS[dot + end])
+        partner, like = stored.get(name + PAIRS[dot + end]), stored.get(name + LIKE)
         if partner is None:
             raise ValueError(f"{where}: {key} stands without {name}{PAIRS[dot + end]}")
         if name in stored or {name + CODES, name + PACKED} <= stored.keys():
@@ -59,14 +62,20 @@ def decompressed(base: State, stored: State, *, where: str | Path) -> dict[str, 
             raise ValueError(f"{where}: {key} is {_kind(value)}, expected bytes")
         if dot + end == PACKED:
             state[name] = _unpacked(value, partner, where=f"{where}: {key}")
-        else:
+        elif like is None:
             state[name] = _decoded(base.get(name), value, partner, where=f"{where}: {key}")
+        elif name in base:
+            raise ValueError(f"{where}: {key} is a whole tensor, and the base has {name}")
+        else:
+            _check_like(like, len(value), where=f"{where}: {key}")
+            zeros = like.new_zeros(like.shape[1:])
+            state[name] = _decoded(zeros, value, partner, where=f"{where}: {key}")
     return state
 
 
 def compressed(base: State, state: State, error: float) -> dict[str, Tensor]:
-    """What `decompressed` restores: tensors of the base to within ``error`` of their norm, those
-    that codes cannot hold, small ones and all others exactly."""
+    """What `decompressed` restores: tensors to within ``error`` of their norm, small ones and those
+    that codes cannot hold exactly."""
     stored = {}
     for key, value in state.items():
         before = base.get(key)
@@ -75,8 +84,12 @@ def compressed(base: State, state: State, error: float) -> dict[str, Tensor]:
         if value.ndim < 2 or value.numel() < LEAST_NUMEL or value.dtype not in DTYPES:
             stored[key] = value
             continue
-        is_alike = before is not None and _kind(before) == _kind(value)
-        coded = _coded(before, value, error) if before is not None and is_alike else None
+        coded = None
+        if before is not None and _kind(before) == _kind(value):
+            coded = _coded(before, value, error)
+        elif before is None and error > 0:
+            coded = _coded(torch.zeros_like(value), value, error)
+            coded = None if coded is None else {**coded, LIKE: value.new_empty(0, *value.shape)}
         found = _packed(value) if coded is None else coded
         if coded is None and value.nbytes > MAX_RATIO * len(found[PACKED]):
             stored[key] = value  # zeros pack better than a reader would believe
@@ -137,14 +150,19 @@ def _packed(value: Tensor) -> dict[str, Tensor]:
 
 def _unpacked(packed: Tensor, like: Tensor, *, where: str) -> Tensor:
     num, size = math.prod(like.shape[1:]), like.element_size()
-    if like.numel() or like.dtype not in DTYPES or not 0 < num * size <= MAX_RATIO * len(packed):
+    _check_like(like, len(packed), where=where)
+    planes = _unzipped(packed, num, (size,), where=where)
+    numbers = torch.from_numpy(np.ascontiguousarray(planes.T))
+    return numbers.view(like.dtype).view(like.shape[1:])
+
+
+def _check_like(like: Tensor, num_bytes: int, *, where: str) -> None:
+    whole = math.prod(like.shape[1:]) * like.element_size()
+    if like.numel() or like.dtype not in DTYPES or not 0 < whole <= MAX_RATIO * num_bytes:
         raise ValueError(
             f"{where} is of {_kind(like)}, expected an empty tensor of weights, with a shape for "
             f"at most {MAX_RATIO} times the packed bytes"
         )
-    planes = _unzipped(packed, num, (size,), where=where)
-    numbers = torch.from_numpy(np.ascontiguousarray(planes.T))
-    return numbers.view(like.dtype).view(like.shape[1:])
 
 
 def _zipped(planes: np.ndarray) -> Tensor:

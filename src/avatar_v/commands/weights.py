@@ -80,7 +80,7 @@ def _add_size_actions(actions: "argparse._SubParsersAction[argparse.ArgumentPars
         nargs="+",
         required=True,
         help="parts to compress (vae, dit, text, audio, motion), and the part of its norm by which "
-        "a tensor may differ that is stored as a change of the base's: 8e-4; 0: none",
+        "a tensor may differ: 8e-4; 0: none",
     )
     slim.add_argument("--out", metavar="OUT", required=True, help="folder to create")
     whole = actions.add_parser(

@@ -51,9 +51,9 @@ def make_slim(
     errors: Mapping[str, float],
     base: str | Path | None = None,
 ) -> None:
-    """Write ``folder`` to ``out``, the parts that ``errors`` names compressed: as what they change
-    in ``base``, each tensor to within that error relative to its norm, or exactly. Parts that are
-    the same in ``base`` are left out, others copied.
+    """Write ``folder`` to ``out``, the parts that ``errors`` names compressed, each tensor to
+    within that error relative to its norm: with a ``base`` as what they change in it. Parts that
+    are the same in ``base`` are left out, others copied.
 
     ValueError for weights that are compressed already, a base of another preset, that has a base
     or tensors that ``folder`` lacks, a part that is not there, and for an ``out`` that exists or
