@@ -116,6 +116,10 @@ class TrainVAE(Engine[VideoWindows]):
         optimizer = kernel_optimizer(self.vae.core, optim)
         return optimizer, warmup_cosine(optimizer, optim, num_steps)
 
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        hand_over(optimizer)
+        super().on_before_optimizer_step(optimizer)
+
     def iterate(self, batch: VideoWindows) -> tuple[Tensor, Logs]:
         """With a discriminator one update of it, then one of the VAE against it."""
         if self.adversarial is None:
@@ -211,7 +215,7 @@ def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
         (kernels if inner else rest).append(parameter)
     groups = [
         {
-            "params": [_as_matrix(kernel) for kernel in kernels],
+            "params": [_Matrix.of(kernel) for kernel in kernels],
             "lr": optim.lr * optim.muon_lr_scale,
             "weight_decay": optim.weight_decay,
             "muon": True,
@@ -221,18 +225,25 @@ def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
     return MuonAdamW(groups, betas=optim.betas, momentum=optim.muon_momentum)
 
 
-def _as_matrix(kernel: nn.Parameter) -> nn.Parameter:
-    """A matrix that shares the kernel's storage and takes over its gradient in backward."""
-    matrix = nn.Parameter(_rows(kernel.data).view(kernel.shape[0], -1))
+def hand_over(optimizer: torch.optim.Optimizer) -> None:
+    """Let matrices take over the gradients of their kernels, which DDP averages only behind the
+    backward pass. Call it before each step of `kernel_optimizer`."""
+    for matrix in (p for group in optimizer.param_groups if group["muon"] for p in group["params"]):
+        if isinstance(matrix, _Matrix) and matrix.kernel.grad is not None:
+            matrix.grad = _rows(matrix.kernel.grad).reshape(matrix.shape)
+            matrix.kernel.grad = None
 
-    def hand_over(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        gradient = _rows(parameter.grad).reshape(matrix.shape)
-        matrix.grad = gradient if matrix.grad is None else matrix.grad + gradient
-        parameter.grad = None
 
-    kernel.register_post_accumulate_grad_hook(hand_over)
-    return matrix
+class _Matrix(nn.Parameter):
+    """A kernel as a matrix that shares its storage."""
+
+    kernel: nn.Parameter
+
+    @classmethod
+    def of(cls, kernel: nn.Parameter) -> "_Matrix":
+        made = cls(_rows(kernel.data).view(kernel.shape[0], -1))
+        made.kernel = kernel
+        return made
 
 
 def _rows(kernel: Tensor) -> Tensor:
