@@ -39,6 +39,7 @@ from avatar_v.voices.model import (
     vector_of,
 )
 from avatar_v.voices.rewards import REWARDS
+from avatar_v.voices.sequences import encode_voices
 from avatar_v.voices.tokens import (
     END,
     SPEAKER_PARTS,
@@ -82,7 +83,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_recordings_come_back_with_phonemes_in_time(corpus: Path, tmp_path: Path) -> None:
+def test_recordings_come_back_with_phonemes_in_time(
+    corpus: Path, codec: VoiceCodec, tmp_path: Path
+) -> None:
     found = list(read_recordings(corpus_files(corpus)))
     assert [one.number for one in found] == [0, 0, 2, 2, 4, 4]
     again = list(recordings(2, 2, TEXTS))
@@ -90,6 +93,9 @@ def test_recordings_come_back_with_phonemes_in_time(corpus: Path, tmp_path: Path
         assert (one.text, one.phonemes) == (other.text, other.phonemes)
         assert np.abs(one.sound - other.sound).max() <= 1 / 65536
         assert 0 < one.stops_s[-1] <= one.seconds + 0.2
+    write_recordings(tmp_path / "a.parquet", found[1:])
+    with pytest.raises(ValueError, match=r"a\.parquet: voice 0 has one sentence"):
+        next(encode_voices(tmp_path, codec))
     (tmp_path / "b.parquet").write_bytes(b"no table")
     with pytest.raises(ValueError, match="no file of a corpus"):
         list(read_recordings([tmp_path / "b.parquet"]))
