@@ -256,6 +256,18 @@ def test_kernels_learn_from_what_is_left_behind_accumulated_backward_passes(vae)
         torch.testing.assert_close(a / 2, b, atol=1e-6, rtol=1e-5)
 
 
+def test_a_window_of_one_frame_is_refused_where_ranks_wait_for_all_gradients(tmp_path):
+    shares, where = {1: 0.1, 5: 0.9}, {"accelerator": "cpu", "devices": 1, "logger": False}
+    kept = TrainVAE("tiny", Optim(0.1, 1), VAELoss(shares, texture_fraction=0.0))
+    kept.trainer = L.Trainer(strategy="ddp", default_root_dir=tmp_path, **where)
+    with pytest.raises(ValueError, match="use strategy ddp_find_unused_parameters_true"):
+        kept.configure_model()
+    kept.trainer = L.Trainer(
+        strategy="ddp_find_unused_parameters_true", default_root_dir=tmp_path, **where
+    )
+    kept.configure_model()
+
+
 def test_textures_are_seeded_move_and_differ():
     video = texture_clips(6, 5, 32, generator=seeded(1))
     assert video.shape == (6, 5, 3, 32, 32)

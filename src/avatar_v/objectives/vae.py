@@ -30,6 +30,7 @@ from avatar_v.losses.reconstruction import (
 from avatar_v.models.discriminator import PictureDiscriminator
 from avatar_v.models.vae import Video, VideoVAE
 from avatar_v.objectives.vae_windows import FrameSubject, VAELoss, VideoWindows, require_video
+from avatar_v.parallel.trainer import check_replicas
 from avatar_v.training.adversarial import DISCRIMINATOR, Adversarial
 from avatar_v.training.batch import Logs, noise_like
 from avatar_v.training.engine import Engine
@@ -94,6 +95,10 @@ class TrainVAE(Engine[VideoWindows]):
         )
 
     def build_roles(self) -> None:
+        """ValueError for a strategy that cannot train windows of one frame, which pass by all that
+        convolves in time."""
+        if self.weights.window_shares.get(1):
+            check_replicas(self._trainer)
         if self.weights.feature_weight > 0:
             self.face_critic = FaceCritic.as_objective("face")
         if self.adversarial is not None:
