@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +17,9 @@ from avatar_v.scoring.values import Values
 from avatar_v.weights.card import ASSETS
 from avatar_v.weights.weights import load_dit
 from avatar_v_eval import intervals, records, tables
+from avatar_v_eval.protocol import Readings
 from avatar_v_eval.records import Number
-from avatar_v_eval.studies import own_face
+from avatar_v_eval.studies import own_face, sound_mark, watermark
 
 
 def test_wilson_interval_is_the_published_one():
@@ -53,6 +54,18 @@ def test_frames_of_one_video_have_no_interval(monkeypatch: pytest.MonkeyPatch) -
     number = own_face.identity_numbers(video, video, [])["face_own"]
     assert (number.value, number.n) == (pytest.approx(0.5), 3)
     assert (number.low, number.high) == (0.2, 0.9), "what was seen, not t of three persons"
+
+
+@pytest.mark.parametrize("study", [watermark, sound_mark])
+def test_attacks_of_one_video_or_sound_are_one_unit(study: ModuleType) -> None:
+    names = ("false", "false_z", "psnr", "level", "cost", *watermark.CHANGES)
+    own = [f"{what}_{name}" for what in ("right", "wrong", "bits") for name in study.ATTACKS]
+    rows = [dict.fromkeys((*names, *own), float(clip == 0)) for clip in range(4)]
+    if study is watermark:
+        number = watermark.summarise_condition(Readings({"drawn": rows}), "drawn", "")["wrong"]
+    else:
+        number = sound_mark.summarise(rows, "", "")["wrong"]
+    assert (number.value, number.n) == (0.25, 4), "however many attacks gave it"
 
 
 def of_means(draw: np.random.Generator, n: int) -> Number:
