@@ -15,7 +15,7 @@ from avatar_v.base.progress import track
 from avatar_v.base.seeds import derive
 from avatar_v.faces.patches import FacePoints
 from avatar_v.objectives.critic_reader import DrawnFaces
-from avatar_v.objectives.epochs import random_loader
+from avatar_v.objectives.epochs import RandomLoader
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.clip import make_clip
 from avatar_v.world.landmarks import LANDMARK_NAMES, NUM_LIP_POINTS
@@ -109,8 +109,8 @@ class FaceData(L.LightningDataModule):
             for split, num in self.num_persons.items()
         )
 
-    def train_dataloader(self) -> DataLoader:
-        return random_loader(self._draw, self.batches_per_epoch, self.seed)
+    def train_dataloader(self) -> RandomLoader:
+        return RandomLoader(self._draw, self.batches_per_epoch, self.seed)
 
     def val_dataloader(self) -> DataLoader:
         faces = self.validation_faces

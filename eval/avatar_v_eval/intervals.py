@@ -2,8 +2,8 @@
 
 Means over persons: Student's t. Statistics that pool many values of each person: the jackknife
 (Tukey 1958), of which the t interval of a mean is the special case. Rates: Wilson's score interval
-(Wilson 1927). The correlation of independent pairs: Fisher's z (Fisher 1921). Of repeated timings
-the interval is the lowest and the highest.
+(Wilson 1927). The correlation of independent pairs: Fisher's z (Fisher 1921). Of repeated timings,
+and of what is no sample of units, the interval is the lowest and the highest.
 
 The bootstrap's percentiles are not used: they are too narrow for few units, since what is drawn
 with replacement has the spread of n units, not of n - 1, and the tails of a small n are longer. At
@@ -114,6 +114,14 @@ def median_of_repeats(values: Sequence[float]) -> Number:
     if not values:
         raise ValueError("a median needs at least one repeat, got none")
     return Number(float(np.median(values)), len(values), min(values), max(values))
+
+
+def mean_in_range(values: Sequence[float]) -> Number:
+    """The mean of values that are no sample of independent units: frames of one video, a few people
+    who were at hand. ``low`` and ``high`` are the smallest and the largest."""
+    if not values:
+        raise ValueError("a mean needs at least one value, got none")
+    return Number(float(np.mean(values)), len(values), min(values), max(values))
 
 
 def _check_units(num: int) -> None:

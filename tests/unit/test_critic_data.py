@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
-from avatar_v.objectives import critic_data
+from avatar_v.objectives import critic_data, epochs
 from avatar_v.objectives.critic_data import (
     CriticFrames,
     LabelledFrames,
@@ -15,6 +14,7 @@ from avatar_v.objectives.critic_data import (
 )
 from avatar_v.objectives.critic_face import identity_across_scenes
 from avatar_v.objectives.critic_motion import r_squared
+from avatar_v.objectives.epochs import RandomLoader
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -71,7 +71,7 @@ def test_a_batch_shows_every_person_in_every_scene(data):
 def test_epochs_differ_and_a_seed_repeats_them(data):
     first, again = data.train_dataloader(), data.train_dataloader()
 
-    def epoch(batches: DataLoader) -> torch.Tensor:
+    def epoch(batches: RandomLoader) -> torch.Tensor:
         return torch.cat([b.images[:, 0, 0, 0] for b in batches])
 
     one = epoch(first)
@@ -79,7 +79,11 @@ def test_epochs_differ_and_a_seed_repeats_them(data):
     assert not torch.equal(one, epoch(first))
 
 
-def test_too_few_persons_are_refused(data):
+def test_too_few_persons_and_several_ranks_are_refused(data, monkeypatch):
+    monkeypatch.setattr(epochs.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(epochs.dist, "get_world_size", lambda: 2)
+    with pytest.raises(ValueError, match="trained by one process, got 2 ranks"):
+        data.train_dataloader()
     data.persons_per_batch = 5
     with pytest.raises(ValueError, match="4 persons have 3 clips"):
         data.train_dataloader()

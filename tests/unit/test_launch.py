@@ -172,6 +172,7 @@ class Anything:
         (["--on", "skypilot", *CLOUD], "--on skypilot needs --gpu"),
         (["--on", "slurm", "--team", "a b; rm"], "--team is a plain name"),
         (["--", "--ckpt_path", "x.ckpt"], "leave out --ckpt_path"),
+        (["--", "--trainer.devices=4"], "--trainer.devices: a launched run has the size of --gpus"),
         (["--on", "kubernetes", *CLOUD, "--", "--trainer.default_root_dir", "/r"], "on the volume"),
     ],
 )

@@ -3,17 +3,23 @@
 import json
 import math
 import re
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from avatar_v.base.device import chosen_device, chosen_precision, processor_flags
 from avatar_v.critics.frozen import weights_hash
+from avatar_v.scoring.clip import Footage
 from avatar_v.scoring.sampling import pearson
+from avatar_v.scoring.values import Values
 from avatar_v.weights.card import ASSETS
 from avatar_v.weights.weights import load_dit
 from avatar_v_eval import intervals, records, tables
+from avatar_v_eval.protocol import Readings
 from avatar_v_eval.records import Number
+from avatar_v_eval.studies import own_face, sound_mark, watermark
 
 
 def test_wilson_interval_is_the_published_one():
@@ -36,6 +42,30 @@ def test_the_interval_of_a_mean_is_students() -> None:
     number = intervals.mean_interval(np.array([1.0, 2.0, 3.0, 4.0]))
     assert (number.value, number.n) == (2.5, 4)
     assert (round(number.low, 3), round(number.high, 3)) == (0.446, 4.554)
+
+
+def test_frames_of_one_video_have_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = [(0, 0.2), (12, 0.4), (25, 0.9)]
+    for name in ("FaceDlibScorer", "StyleLandmarksScorer"):
+        found = Values({"face_dlib": 0.5, "face_dlib_found": 1.0, "style_landmarks": 0.0},
+                       {"face_dlib": far})  # fmt: skip
+        monkeypatch.setattr(own_face, name, lambda f=found: SimpleNamespace(score=lambda clip: f))
+    video = Footage.of(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4 * 640))
+    number = own_face.identity_numbers(video, video, [])["face_own"]
+    assert (number.value, number.n) == (pytest.approx(0.5), 3)
+    assert (number.low, number.high) == (0.2, 0.9), "what was seen, not t of three persons"
+
+
+@pytest.mark.parametrize("study", [watermark, sound_mark])
+def test_attacks_of_one_video_or_sound_are_one_unit(study: ModuleType) -> None:
+    names = ("false", "false_z", "psnr", "level", "cost", *watermark.CHANGES)
+    own = [f"{what}_{name}" for what in ("right", "wrong", "bits") for name in study.ATTACKS]
+    rows = [dict.fromkeys((*names, *own), float(clip == 0)) for clip in range(4)]
+    if study is watermark:
+        number = watermark.summarise_condition(Readings({"drawn": rows}), "drawn", "")["wrong"]
+    else:
+        number = sound_mark.summarise(rows, "", "")["wrong"]
+    assert (number.value, number.n) == (0.25, 4), "however many attacks gave it"
 
 
 def of_means(draw: np.random.Generator, n: int) -> Number:

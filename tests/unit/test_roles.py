@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from two_networks import Numbers, TwoNetworks
 
+from avatar_v.objectives.t2v import T2V
 from avatar_v.training.batch import Logs
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim, build_optimizer, warmup_cosine
 from avatar_v.training.roles import STUDENT, Role, Updates, check_roles, constant, trained_names
+from avatar_v.training.settings import Models, Objective
 
 OPTIM = Optim(lr=0.1, num_warmup_steps=1, final_lr_share=0.1)
 FAKE = constant(0.05, (0.5, 0.9))
@@ -220,10 +222,12 @@ def test_every_trained_weight_has_one_role(roles: dict[str, Role]) -> None:
 
 
 def test_replicas_must_look_for_weights_without_a_gradient(tmp_path: Path) -> None:
-    """DDP without it never averages the gradients of one role of several."""
-    pair = Pair(Updates())
+    """DDP without it never averages the gradients of one role of several, and ends at the second
+    step of a stage that does not read motion."""
     trainer = L.Trainer(strategy="ddp", accelerator="cpu", devices=1, logger=False,
                         default_root_dir=tmp_path)  # fmt: skip
-    pair.trainer = trainer
-    with pytest.raises(ValueError, match="use strategy ddp_find_unused_parameters_true, not ddp"):
-        pair.configure_model()
+    for stage in (Pair(Updates()), T2V(Models("tiny"), OPTIM, Objective({0: 2}))):
+        stage.trainer = trainer
+        message = "use strategy ddp_find_unused_parameters_true, not ddp"
+        with pytest.raises(ValueError, match=message):
+            stage.configure_model()

@@ -14,7 +14,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.text import ByteTextEncoder
 from avatar_v.parallel import exchange
 from avatar_v.planning.generating import _sharded
-from avatar_v.planning.gpus import GPU, GPUS, LINK_SHARE, MEMORY_SHARE
+from avatar_v.planning.gpus import GPU, GPUS, LINK_SHARE, MEMORY_SHARE, gpu_called
 from avatar_v.planning.measure import Cost, Event, as_on_gpus, cost_of
 from avatar_v.planning.passes import Pass, pass_cost
 from avatar_v.planning.scaling import (
@@ -237,3 +237,15 @@ def test_the_page_shows_what_the_command_says(capsys: pytest.CaptureFixture[str]
     assert f"nothing overlaps | {rows[0][0]} | {rows[0][1]} |" in text
     assert f"all overlaps | {rows[0][2]} | {rows[0][3]} |" in text
     assert f"the least that is possible | {rows[1][2]} | {rows[1][3]} |" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"),
+        ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA A100-SXM4-40GB", "a100_40"),
+        ("NVIDIA H100 PCIe", None), ("NVIDIA H100 NVL", None), ("Tesla T4", None),
+    ],
+)  # fmt: skip
+def test_a_card_is_not_taken_for_a_faster_one_of_its_name(name: str, expected: str | None) -> None:
+    assert gpu_called(name) == (None if expected is None else GPUS[expected])

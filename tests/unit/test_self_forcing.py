@@ -17,9 +17,11 @@ from avatar_v.models.lora import add_factors, merged
 from avatar_v.objectives.distribution_matching import Matching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.objectives.self_forcing import CausalStudent, SelfForcing
+from avatar_v.parallel.mesh import Layout
 from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Span
 from avatar_v.sampling.rollout import begin, chunk_velocity
+from avatar_v.training import engine
 from avatar_v.training.chunk_rollout import SelfRollout
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
@@ -289,7 +291,9 @@ def test_a_student_goes_on_with_what_it_saw_of_the_past(
         stage_of(folders, student=student)
 
 
-def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:
+def test_what_cannot_be_is_refused(
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     swapped = {"scores": folders["student"], "student": folders["scores"]}
     no_anchor = {
         "rollout": SelfRollout({0: 2}, prompt_share=0.5, image_share=0.5, anchor=False),
@@ -309,6 +313,9 @@ def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:
             stage_of(folders, **changes)
     with pytest.raises(ValueError, match="see whole windows"):
         stage_of(swapped)
+    monkeypatch.setattr(engine, "trainer_layout", lambda _: Layout(2, 0, 2))
+    with pytest.raises(ValueError, match="adversarial is for videos that one rank computes"):
+        stage_of(folders, matching=Matching(adversarial={0: 0.1}))
 
 
 def test_a_missing_student_is_named(folders: dict[str, str], tmp_path: Path) -> None:

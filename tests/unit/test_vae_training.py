@@ -23,7 +23,7 @@ from avatar_v.losses.reconstruction import (
 )
 from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.textures import texture_clips
-from avatar_v.objectives.vae import TrainVAE, kernel_optimizer
+from avatar_v.objectives.vae import TrainVAE, hand_over, kernel_optimizer
 from avatar_v.objectives.vae_windows import VAELoss, cropped, draw_corners
 from avatar_v.training.adversarial import Adversarial
 from avatar_v.training.optim import Optim
@@ -228,6 +228,7 @@ def test_optimizer_moves_every_parameter_and_learns(vae):
         loss = (vae.decode(sample, clamp=False) - video).abs().mean()
         optimizer.zero_grad()
         loss.backward()
+        hand_over(optimizer)
         optimizer.step()
         losses.append(loss.item())
     still = [n for n, p in vae.named_parameters() if torch.equal(p, before[n])]
@@ -235,19 +236,36 @@ def test_optimizer_moves_every_parameter_and_learns(vae):
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_gradients_add_up_over_accumulated_batches(vae):
+def test_kernels_learn_from_what_is_left_behind_accumulated_backward_passes(vae):
     optimizer = kernel_optimizer(vae.core, Optim(lr=0.01, num_warmup_steps=1))
     matrices = next(g for g in optimizer.param_groups if g["muon"])["params"]
     latents = torch.randn(1, 2, 16, 2, 2, generator=seeded())
-    vae.decode(latents, clamp=False).sum().backward()
-    once = [m.grad.clone() for m in matrices if m.grad is not None]
-    vae.decode(latents, clamp=False).sum().backward()
-    twice = [m.grad for m in matrices if m.grad is not None]
-    assert len(once) == len(twice) > 0
-    for a, b in zip(once, twice, strict=True):
-        torch.testing.assert_close(2 * a, b, atol=1e-6, rtol=1e-5)
-    optimizer.zero_grad()
-    assert all(m.grad is None for m in matrices)
+    found = []
+    for num, share in ((1, 1.0), (2, 0.25)):
+        for _ in range(num):
+            vae.decode(latents, clamp=False).sum().backward()
+        for p in vae.parameters():  # as DDP averages over ranks
+            if p.grad is not None:
+                p.grad *= share
+        hand_over(optimizer)
+        found.append([m.grad.clone() for m in matrices if m.grad is not None])
+        optimizer.zero_grad()
+        assert all(m.grad is None for m in matrices)
+    assert len(found[0]) == len(found[1]) > 0
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a / 2, b, atol=1e-6, rtol=1e-5)
+
+
+def test_a_window_of_one_frame_is_refused_where_ranks_wait_for_all_gradients(tmp_path):
+    shares, where = {1: 0.1, 5: 0.9}, {"accelerator": "cpu", "devices": 1, "logger": False}
+    kept = TrainVAE("tiny", Optim(0.1, 1), VAELoss(shares, texture_fraction=0.0))
+    kept.trainer = L.Trainer(strategy="ddp", default_root_dir=tmp_path, **where)
+    with pytest.raises(ValueError, match="use strategy ddp_find_unused_parameters_true"):
+        kept.configure_model()
+    kept.trainer = L.Trainer(
+        strategy="ddp_find_unused_parameters_true", default_root_dir=tmp_path, **where
+    )
+    kept.configure_model()
 
 
 def test_textures_are_seeded_move_and_differ():

@@ -5,10 +5,12 @@ import itertools
 import shutil
 from pathlib import Path
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils.data import DataLoader
 
 from avatar_v import cli
 from avatar_v.critics import voice as network
@@ -21,6 +23,9 @@ from avatar_v.engines.cloning import (
     say_pieces,
 )
 from avatar_v.engines.manner import Manner, split_manners
+from avatar_v.objectives.voice_codec import CodecLoss, TrainVoiceCodec
+from avatar_v.training.optim import Optim
+from avatar_v.training.roles import Updates
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.voices import espeak
 from avatar_v.voices.codec import CodecConfig, VoiceCodec
@@ -34,6 +39,7 @@ from avatar_v.voices.model import (
     vector_of,
 )
 from avatar_v.voices.rewards import REWARDS
+from avatar_v.voices.sequences import encode_voices
 from avatar_v.voices.tokens import (
     END,
     SPEAKER_PARTS,
@@ -77,7 +83,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_recordings_come_back_with_phonemes_in_time(corpus: Path, tmp_path: Path) -> None:
+def test_recordings_come_back_with_phonemes_in_time(
+    corpus: Path, codec: VoiceCodec, tmp_path: Path
+) -> None:
     found = list(read_recordings(corpus_files(corpus)))
     assert [one.number for one in found] == [0, 0, 2, 2, 4, 4]
     again = list(recordings(2, 2, TEXTS))
@@ -85,6 +93,9 @@ def test_recordings_come_back_with_phonemes_in_time(corpus: Path, tmp_path: Path
         assert (one.text, one.phonemes) == (other.text, other.phonemes)
         assert np.abs(one.sound - other.sound).max() <= 1 / 65536
         assert 0 < one.stops_s[-1] <= one.seconds + 0.2
+    write_recordings(tmp_path / "a.parquet", found[1:])
+    with pytest.raises(ValueError, match=r"a\.parquet: voice 0 has one sentence"):
+        next(encode_voices(tmp_path, codec))
     (tmp_path / "b.parquet").write_bytes(b"no table")
     with pytest.raises(ValueError, match="no file of a corpus"):
         list(read_recordings([tmp_path / "b.parquet"]))
@@ -136,6 +147,28 @@ def test_codes_without_use_move_to_where_latents_lie() -> None:
     made.revive(sound, use, generator)
     assert len(made.encode(sound)[:, 0].unique()) > 8
     assert use.min() > 0.01, "all codes are new or in use"
+
+
+def test_a_step_of_the_codec_is_clipped_and_drawn_by_the_batch(tmp_path: Path) -> None:
+    optim, most = Optim(1e-3, num_warmup_steps=0, betas=(0.0, 0.5), hidden="adamw"), 1e-3
+    seen = []
+    for seed in (1, 2):  # of torch's own draws, which a resumed run has others of
+        stage = TrainVoiceCodec(TINY, optim, CodecLoss(), Updates(gradient_clip_val=most))
+        torch.manual_seed(seed)
+        trainer = L.Trainer(
+            accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        )  # fmt: skip
+        sound = 0.1 * torch.randn(4, 4 * SAMPLES_PER_FRAME, generator=seeded())
+        trainer.fit(stage, DataLoader([sound], batch_size=None))
+        states = trainer.optimizers[0].state.values()
+        seen.append(torch.cat([state["exp_avg"].flatten() for state in states]))
+    assert torch.equal(*seen)
+    torch.testing.assert_close(seen[0].norm(), torch.tensor(most), rtol=1e-3, atol=0)
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
 
 
 def test_a_codec_comes_back_from_its_folder(codec: VoiceCodec, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """callbacks/whole_steps: a checkpoint between two steps, and the run that goes on from it."""
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from two_networks import Numbers, TwoNetworks
 
 from avatar_v.callbacks.ema import EMA
 from avatar_v.callbacks.whole_steps import WholeSteps
+from avatar_v.objectives.epochs import RandomLoader
 from avatar_v.shards.buckets import BatchPlan, Bucket
 from avatar_v.shards.loader import ResumableLoader
 from avatar_v.training.batch import Draws, Logs
@@ -26,8 +28,18 @@ BUCKET = Bucket(32, 32, 5)
 OPTIM = Optim(lr=0.1, num_warmup_steps=1)
 
 
-class Data(L.LightningDataModule):
-    """Epochs of five batches, and where a run stands in them."""
+class InMemory(L.LightningDataModule):
+    """Epochs of five random batches."""
+
+    def train_dataloader(self) -> RandomLoader:
+        return RandomLoader(lambda g: draw(0, int(torch.randint(99, (), generator=g))), EPOCH, 0)
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader([draw(99, 0)], batch_size=None)
+
+
+class Data(InMemory):
+    """The same of a plan, and where a run stands in them."""
 
     loader: ResumableLoader | None = None
     stored: dict[str, int] | None = None
@@ -41,9 +53,6 @@ class Data(L.LightningDataModule):
         if self.stored is not None:
             self.loader.resume(**self.stored)
         return self.loader
-
-    def val_dataloader(self) -> DataLoader:
-        return DataLoader([draw(99, 0)], batch_size=None)
 
     def state_dict(self) -> dict[str, int]:
         assert self.loader is not None
@@ -103,7 +112,13 @@ class Save(L.Callback):
         trainer.save_checkpoint(self.folder / f"{done}.ckpt")
 
 
-def fit(learner: Learner, folder: Path, *callbacks: L.Callback, ckpt: Path | None = None) -> EMA:
+def fit(
+    learner: Learner,
+    folder: Path,
+    data: L.LightningDataModule,
+    *callbacks: L.Callback,
+    ckpt: Path | None = None,
+) -> EMA:
     ema = EMA(0.9)
     more = {"accumulate_grad_batches": EVERY} if learner.alone else {}
     trainer = L.Trainer(
@@ -112,24 +127,31 @@ def fit(learner: Learner, folder: Path, *callbacks: L.Callback, ckpt: Path | Non
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
         val_check_interval=1, check_val_every_n_epoch=None, num_sanity_val_steps=0, **more,
     )  # fmt: skip
-    trainer.fit(learner, datamodule=Data(), ckpt_path=ckpt, weights_only=True)
+    trainer.fit(learner, datamodule=data, ckpt_path=ckpt, weights_only=True)
     return ema
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("when", ["on_train_batch_end", "on_validation_end", "on_train_epoch_end"])
-@pytest.mark.parametrize("alone", [True, False], ids=["one role", "two roles"])
+@pytest.mark.parametrize(
+    ("when", "alone", "data"),
+    [
+        *itertools.product(
+            ["on_train_batch_end", "on_validation_end", "on_train_epoch_end"], [True, False], [Data]
+        ),
+        ("on_train_batch_end", True, InMemory),
+    ],
+)
 def test_a_run_goes_on_exactly_from_a_checkpoint_of_any_batch(
-    alone: bool, when: str, tmp_path: Path
+    when: str, alone: bool, data: type[L.LightningDataModule], tmp_path: Path
 ) -> None:
     straight = Learner(alone=alone)
-    average = fit(straight, tmp_path, Save(tmp_path, when))
+    average = fit(straight, tmp_path, data(), Save(tmp_path, when))
     saved = {int(path.stem): path for path in tmp_path.glob("*.ckpt")}
     assert len(saved) >= (1 if when == "on_train_epoch_end" else 7)
     assert average.num_updates == STEPS
     for num_done, path in saved.items():
         resumed = Learner(alone=alone)
-        again = fit(resumed, tmp_path, ckpt=path)
+        again = fit(resumed, tmp_path, data(), ckpt=path)
         first = min(resumed.losses, default=num_done)
         assert num_done - EVERY < first <= num_done, f"behind batch {num_done}"
         rest = {at: loss for at, loss in straight.losses.items() if at >= first}

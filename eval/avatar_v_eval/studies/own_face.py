@@ -28,7 +28,7 @@ from avatar_v.scoring.scorers.likeness import FaceDlibScorer
 from avatar_v.scoring.scorers.motion import StyleLandmarksScorer
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.cases import Video, loudness
-from avatar_v_eval.intervals import fisher, mean_interval, rate
+from avatar_v_eval.intervals import fisher, mean_in_range, rate
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -177,15 +177,15 @@ def identity_numbers(real: Footage, made: Footage, others: list[Footage]) -> dic
     face, half = FaceDlibScorer(), real.num_frames // 2
     clip = ScoredClip(made, real, next(iter(real.pictures.frames())))
     scores = face.score(clip)
-    own = np.array([value for _, value in scores.frames["face_dlib"]])
+    own = [value for _, value in scores.frames["face_dlib"]]
     halves = ScoredClip(part(real, slice(half, None)), part(real, slice(half)), clip.image)
     style = StyleLandmarksScorer().score(clip).values["style_landmarks"]
     numbers = {
         "face_found": Number(scores.values["face_dlib_found"], 1).described(
             "generated frames in which dlib finds a face"
         ),
-        "face_own": mean_interval(own).described(
-            "distance of generated frames to the person", target="< 0.6"
+        "face_own": mean_in_range(own).described(
+            "distance of generated frames to the person, lowest to highest", target="< 0.6"
         ),
         "face_ceiling": Number(face.score(halves).values["face_dlib"], 1).described(
             "distance of the real clip's halves"
@@ -196,9 +196,9 @@ def identity_numbers(real: Footage, made: Footage, others: list[Footage]) -> dic
         far = [
             face.score(ScoredClip(made, other, clip.image)).values["face_dlib"] for other in others
         ]
-        numbers["face_others"] = Number(
-            float(np.mean(far)), len(far), min(far), max(far)
-        ).described("distance to other people, lowest to highest")
+        numbers["face_others"] = mean_in_range(far).described(
+            "distance to other people, lowest to highest"
+        )
         nearer = sum(scores.values["face_dlib"] < other for other in far)
         numbers["face_nearest"] = rate(nearer, len(far)).described(
             "other people who are farther than the person"

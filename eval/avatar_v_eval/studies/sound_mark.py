@@ -188,9 +188,9 @@ def summarise(rows: list[dict[str, float]], ending: str, before: str) -> dict[st
     for name, words in ATTACKS.items():
         right = rate(round(sum(row[f"right_{name}"] for row in rows)), len(rows))
         numbers[f"right_{name}"] = right.described(f"{before}id read: {words}")
-    wrong = round(sum(row[f"wrong_{name}"] for row in rows for name in ATTACKS))
-    label = f"{before}a wrong id read, over all of these"
-    numbers["wrong"] = rate(wrong, len(rows) * len(ATTACKS)).described(label)
+    wrong = sum(any(row[f"wrong_{name}"] for name in ATTACKS) for row in rows)
+    label = f"{before}sounds of which any of these gives a wrong id"
+    numbers["wrong"] = rate(wrong, len(rows)).described(label)
     false = rate(round(sum(row["false"] for row in rows)), len(rows) * NUM_KEYS)
     numbers["false"] = false.described(f"{before}a mark found where there is none")
     largest = Number(max(row["false_z"] for row in rows), false.n)

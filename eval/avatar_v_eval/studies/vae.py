@@ -23,6 +23,7 @@ from avatar_v.types import TEMPORAL_FACTOR
 from avatar_v.weights.card import ASSETS
 from avatar_v.world.clip import WorldClip
 from avatar_v_eval.cases import add_case_options, cases_note, drawn_clips, rendered_video, signed
+from avatar_v_eval.intervals import mean_in_range
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, means
@@ -119,8 +120,7 @@ def real_numbers(vae: VideoVAE, faces: dict[str, SignedVideo]) -> dict[str, Numb
             label = f"PSNR, {kind}, {name} (n: frames)"
             numbers[f"{key}_{name}_db"] = number.described(label, unit="dB", target="≥ 24")
         if values:
-            each = list(values.values())
-            mean = Number(sum(each) / len(each), len(each), min(each), max(each))
+            mean = mean_in_range([*values.values()])
             label = f"PSNR, {kind}s, mean, lowest to highest (n: people)"
             numbers[f"{key}_db"] = mean.described(label, unit="dB")
     return numbers

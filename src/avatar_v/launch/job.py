@@ -105,6 +105,10 @@ def read_job(recipes: Sequence[str], options: Sequence[str], asked: Asked) -> Jo
     if typed(options, GO_ON[0]) or "--overwrite" in options:
         raise ValueError("a launched run goes on from its last checkpoint, or begins where there "
                          "is none: leave out --ckpt_path and --overwrite")  # fmt: skip
+    for option, own in (("devices", "--gpus"), ("num_nodes", "--nodes")):
+        if typed(options, f"--trainer.{option}") is not None:
+            raise ValueError(f"--trainer.{option}: a launched run has the size of {own}, which "
+                             "stands before the --")  # fmt: skip
     trust.split_trust(options)  # the run reads these words again
     recipe = merge_recipes(recipes)
     trainer = recipe.get("trainer") or {}

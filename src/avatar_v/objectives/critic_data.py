@@ -20,7 +20,7 @@ from avatar_v.base import checks
 from avatar_v.base.device import chosen_precision
 from avatar_v.base.progress import track
 from avatar_v.models.vae import VideoVAE
-from avatar_v.objectives.epochs import random_loader
+from avatar_v.objectives.epochs import RandomLoader
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample
 from avatar_v.types import MOTION_NAMES
@@ -148,7 +148,7 @@ class CriticFrames(L.LightningDataModule):
         self.train_frames = read_frames(self.train, **read)
         self.validation_frames = read_frames(self.validation, **read)
 
-    def train_dataloader(self) -> DataLoader:
+    def train_dataloader(self) -> RandomLoader:
         tables = self._clips_of_persons()
 
         def draw(generator: torch.Generator) -> LabelledFrames:
@@ -157,7 +157,7 @@ class CriticFrames(L.LightningDataModule):
             chosen = [tables[i] for i in order[: self.persons_per_batch].tolist()]
             return self.train_frames[torch.cat([self._moments(t, generator) for t in chosen])]
 
-        return random_loader(draw, self.batches_per_epoch, self.seed)
+        return RandomLoader(draw, self.batches_per_epoch, self.seed)
 
     def val_dataloader(self) -> DataLoader:
         frames = self.validation_frames

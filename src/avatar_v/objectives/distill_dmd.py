@@ -116,7 +116,8 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
         else:
             self.fake, self.real = (self.network_for(role, self.dit) for role in (FAKE, REAL))
         if numbers.has_head:
-            self.head = self.matching.build_head(self.dit.config.dim, self.seed)
+            size = self.layout.sequence_size
+            self.head = self.matching.build_head(self.dit.config.dim, self.seed, size)
 
     def select_trainable(self) -> None:
         """The encoders stay as they are."""

@@ -129,8 +129,14 @@ class DistributionMatching:
             roles[FAKE] = dataclasses.replace(roles[FAKE], modules=("dit",), adapter=FAKE)
         return roles
 
-    def build_head(self, dim: int, seed: int) -> TokenDiscriminator:
-        """A fresh head for features of ``dim``."""
+    def build_head(self, dim: int, seed: int, sequence_size: int) -> TokenDiscriminator:
+        """A fresh head for features of ``dim``. ValueError for a sequence group, whose ranks have
+        the features of some tokens each."""
+        if sequence_size > 1:
+            raise ValueError(
+                "matching.adversarial is for videos that one rank computes, so "
+                f"tensor_parallel_size is 1, got {sequence_size}"
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return TokenDiscriminator(dim, self.numbers.head_width)

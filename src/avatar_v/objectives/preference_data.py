@@ -22,7 +22,7 @@ from avatar_v.base import checks
 from avatar_v.base.paths import whole_file
 from avatar_v.base.progress import track
 from avatar_v.base.states import read_tensors
-from avatar_v.objectives.epochs import random_loader
+from avatar_v.objectives.epochs import RandomLoader
 from avatar_v.rewards.features import Features
 from avatar_v.rewards.preference import PreferenceModel
 from avatar_v.shards.loader import levelled, read_folder
@@ -112,8 +112,8 @@ class PreferenceData(L.LightningDataModule):
             pairs = dataclasses.replace(pairs, winner=torch.from_numpy(dealt))
         self.train_pairs = pairs
 
-    def train_dataloader(self) -> DataLoader:
-        return random_loader(self._draw, self.batches_per_epoch, self.seed)
+    def train_dataloader(self) -> RandomLoader:
+        return RandomLoader(self._draw, self.batches_per_epoch, self.seed)
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader([self.validation_pairs], batch_size=None)  # pyright: ignore

@@ -167,7 +167,8 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
                 "several passes (matching.real_guidance), that see whole windows"
             )
         if self.matching.numbers.has_head:
-            self.head = self.matching.build_head(self.dit.config.dim, self.seed)
+            size = self.layout.sequence_size
+            self.head = self.matching.build_head(self.dit.config.dim, self.seed, size)
         if self.has_adapters:
             self._add_adapters()
         else:

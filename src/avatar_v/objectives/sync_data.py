@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from avatar_v.base import checks
 from avatar_v.base.progress import track
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, mfcc
-from avatar_v.objectives.epochs import random_loader
+from avatar_v.objectives.epochs import RandomLoader
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import to_float
 
@@ -145,8 +145,8 @@ class SyncData(L.LightningDataModule):
             self.validation, num_frames=self.run_frames + 1, **read
         )
 
-    def train_dataloader(self) -> DataLoader:
-        return random_loader(self._draw, self.batches_per_epoch, self.seed)
+    def train_dataloader(self) -> RandomLoader:
+        return RandomLoader(self._draw, self.batches_per_epoch, self.seed)
 
     def val_dataloader(self) -> DataLoader:
         clips = self.validation_clips

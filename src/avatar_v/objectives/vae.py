@@ -30,6 +30,7 @@ from avatar_v.losses.reconstruction import (
 from avatar_v.models.discriminator import PictureDiscriminator
 from avatar_v.models.vae import Video, VideoVAE
 from avatar_v.objectives.vae_windows import FrameSubject, VAELoss, VideoWindows, require_video
+from avatar_v.parallel.trainer import check_replicas
 from avatar_v.training.adversarial import DISCRIMINATOR, Adversarial
 from avatar_v.training.batch import Logs, noise_like
 from avatar_v.training.engine import Engine
@@ -94,6 +95,10 @@ class TrainVAE(Engine[VideoWindows]):
         )
 
     def build_roles(self) -> None:
+        """ValueError for a strategy that cannot train windows of one frame, which pass by all that
+        convolves in time."""
+        if self.weights.window_shares.get(1):
+            check_replicas(self._trainer)
         if self.weights.feature_weight > 0:
             self.face_critic = FaceCritic.as_objective("face")
         if self.adversarial is not None:
@@ -115,6 +120,10 @@ class TrainVAE(Engine[VideoWindows]):
             return super().optimizer_for(optim, names, num_steps)
         optimizer = kernel_optimizer(self.vae.core, optim)
         return optimizer, warmup_cosine(optimizer, optim, num_steps)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        hand_over(optimizer)
+        super().on_before_optimizer_step(optimizer)
 
     def iterate(self, batch: VideoWindows) -> tuple[Tensor, Logs]:
         """With a discriminator one update of it, then one of the VAE against it."""
@@ -211,7 +220,7 @@ def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
         (kernels if inner else rest).append(parameter)
     groups = [
         {
-            "params": [_as_matrix(kernel) for kernel in kernels],
+            "params": [_Matrix.of(kernel) for kernel in kernels],
             "lr": optim.lr * optim.muon_lr_scale,
             "weight_decay": optim.weight_decay,
             "muon": True,
@@ -221,18 +230,25 @@ def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
     return MuonAdamW(groups, betas=optim.betas, momentum=optim.muon_momentum)
 
 
-def _as_matrix(kernel: nn.Parameter) -> nn.Parameter:
-    """A matrix that shares the kernel's storage and takes over its gradient in backward."""
-    matrix = nn.Parameter(_rows(kernel.data).view(kernel.shape[0], -1))
+def hand_over(optimizer: torch.optim.Optimizer) -> None:
+    """Let matrices take over the gradients of their kernels, which DDP averages only behind the
+    backward pass. Call it before each step of `kernel_optimizer`."""
+    for matrix in (p for group in optimizer.param_groups if group["muon"] for p in group["params"]):
+        if isinstance(matrix, _Matrix) and matrix.kernel.grad is not None:
+            matrix.grad = _rows(matrix.kernel.grad).reshape(matrix.shape)
+            matrix.kernel.grad = None
 
-    def hand_over(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        gradient = _rows(parameter.grad).reshape(matrix.shape)
-        matrix.grad = gradient if matrix.grad is None else matrix.grad + gradient
-        parameter.grad = None
 
-    kernel.register_post_accumulate_grad_hook(hand_over)
-    return matrix
+class _Matrix(nn.Parameter):
+    """A kernel as a matrix that shares its storage."""
+
+    kernel: nn.Parameter
+
+    @classmethod
+    def of(cls, kernel: nn.Parameter) -> "_Matrix":
+        made = cls(_rows(kernel.data).view(kernel.shape[0], -1))
+        made.kernel = kernel
+        return made
 
 
 def _rows(kernel: Tensor) -> Tensor:

@@ -125,6 +125,11 @@ class TrainVoiceCodec(Engine[SoundWindows]):
         self.register_buffer("use", torch.ones(sizes))
         self._spectra = nn.ModuleList(MelDistance(*span) for span in SPANS)
 
+    @property
+    def automatic_optimization(self) -> bool:
+        """``updates`` count without discriminators, too."""
+        return False
+
     def roles(self) -> Mapping[str, Role]:
         clip = self.updates.gradient_clip_val
         student = Role(("codec",), self.optim, ema=True, export=True, gradient_clip=clip)
@@ -147,10 +152,8 @@ class TrainVoiceCodec(Engine[SoundWindows]):
     def iterate(self, batch: SoundWindows) -> tuple[Tensor, Logs]:
         if self.step % REVIVED_EVERY == 0 and not self.decoder_only:
             self.codec.revive(batch.sound, self.use, batch.draws)
-        made = self.rebuild(batch)
-        if self.adversarial is None:
-            return self.codec_loss(batch.sound, made, judged=False)
-        judged = value_at(self.adversarial.weight, self.step) > 0
+        made, judge = self.rebuild(batch), self.adversarial
+        judged = judge is not None and value_at(judge.weight, self.step) > 0
         learned = made.sound.new_zeros(())
         if judged:
             with self.only(DISCRIMINATOR):
@@ -167,7 +170,11 @@ class TrainVoiceCodec(Engine[SoundWindows]):
         return self.codec_loss(batch.sound, self.rebuild(batch), judged=False)
 
     def rebuild(self, batch: SoundWindows) -> Quantised:
-        return (self.codec.redecoded if self.decoder_only else self.codec)(batch.sound)
+        if self.decoder_only:
+            return self.codec.redecoded(batch.sound)
+        with torch.random.fork_rng(devices=[]):  # which codebooks are left out torch itself draws
+            torch.manual_seed(int(torch.randint(2**62, (), generator=batch.draws)))
+            return self.codec(batch.sound)
 
     def codec_loss(self, sound: Sound, made: Quantised, *, judged: bool) -> tuple[Tensor, Logs]:
         mel = torch.stack([distance(made.sound, sound) for distance in self._spectra]).mean()

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from avatar_v.base import checks
 from avatar_v.base.progress import track
-from avatar_v.objectives.epochs import random_loader
+from avatar_v.objectives.epochs import RandomLoader
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.voices.codec import Sound
 from avatar_v.voices.corpus import corpus_files, read_recordings
@@ -52,8 +52,8 @@ class VoiceSounds(L.LightningDataModule):
             self._read(folder) for folder in self.folders.values()
         )
 
-    def train_dataloader(self) -> DataLoader:
-        return random_loader(self._draw, self.batches_per_epoch, self.seed)
+    def train_dataloader(self) -> RandomLoader:
+        return RandomLoader(self._draw, self.batches_per_epoch, self.seed)
 
     def val_dataloader(self) -> DataLoader:
         firsts = torch.stack([sound[: self.length] for sound in self.validation_sounds])

@@ -20,14 +20,14 @@ def trainer_layout(trainer: L.Trainer | None) -> Layout:
 
 
 def check_replicas(trainer: L.Trainer | None) -> None:
-    """For a stage of several trained roles. DDP averages gradients once all weights have one, and a
-    backward pass reaches the weights of one role. ValueError for DDP that does not look for the
-    weights without a gradient."""
+    """For a stage whose backward passes do not reach all that it trains, such as one of several
+    roles. DDP averages gradients once all weights have one. ValueError for DDP that does not look
+    for the weights without a gradient."""
     if trainer is None or not isinstance(trainer.strategy, DDPStrategy):
         return
     if not trainer.strategy._ddp_kwargs.get("find_unused_parameters"):
         raise ValueError(
-            "this stage trains several roles, one at a time: use strategy "
+            "not every backward pass of this stage reaches all weights: use strategy "
             "ddp_find_unused_parameters_true, not ddp"
         )
 

@@ -54,6 +54,10 @@ def gpu_of(name: str) -> GPU:
 
 
 def gpu_called(name: str) -> GPU | None:
-    """The GPU that a driver calls so, such as "NVIDIA H100 80GB HBM3"; None for any other."""
-    words = name.upper().replace(" ", "")
-    return next((gpu for gpu in GPUS.values() if gpu.name.upper().replace(" ", "") in words), None)
+    """The GPU that a driver calls so, such as "NVIDIA H100 80GB HBM3"; None for any other, also of
+    cards for PCIe, which are slower under the same name."""
+    words = name.upper()
+    if "PCIE" in words or "NVL" in words:
+        return None
+    found = [gpu for gpu in GPUS.values() if all(x in words for x in gpu.name.upper().split())]
+    return max(found, key=lambda gpu: len(gpu.name), default=None)

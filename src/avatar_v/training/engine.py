@@ -156,7 +156,8 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         self.select_trainable()
         roles = self.roles()
         check_roles(roles)
-        if not self.automatic_optimization:
+        # a DiT has parts that a stage, or a step, passes by: sound, motion, marks of a reference
+        if not self.automatic_optimization or "dit" in roles[STUDENT].modules:
             check_replicas(self._trainer)
         freeze_readers(self, roles)
         for module in self.modules():

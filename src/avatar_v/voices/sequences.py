@@ -47,12 +47,15 @@ def encode_voices(
     *,
     every: int = 1,
 ) -> Iterator[EncodedVoice]:
-    """Voice by voice, of one file in so many."""
+    """Voice by voice, of one file in so many. ValueError for a voice of one sentence: prompts are
+    of others."""
     files = corpus_files(folder)[::every]
     for done, path in enumerate(files, 1):
         own: dict[int, list[Recording]] = {}
         for one in read_recordings([path]):
             own.setdefault(one.number, []).append(one)
+        if alone := [number for number, rows in own.items() if len(rows) < 2]:
+            raise ValueError(f"{path}: voice {alone[0]} has one sentence; its prompt is of others")
         for recordings in own.values():
             sounds = [torch.from_numpy(one.sound.copy()) for one in recordings]
             order = _neutral_first([one.emotion for one in recordings])
