@@ -118,6 +118,8 @@ def test_strangers_and_wrong_requests_are_refused(
         "a path": {"reference": str(secret)},
         "a path upwards": {"audio": f"../../{secret.name}"},
         "a device": {"audio": "/dev/zero"},
+        "a path to be heard": {"listen": str(secret)},
+        "a model in a folder": {"audio": None, "script": "a", "engine": "/etc"},
         "an address": {"audio": "http://127.0.0.1/a.wav"},
         "a list": {"reference": [body["reference"]]},
         "many clips": {"also": [body["reference"]] * 9},

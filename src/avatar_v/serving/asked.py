@@ -20,9 +20,10 @@ from avatar_v.request.resolve import check_fits
 from avatar_v.serving.limits import CONSENT, Limits, check_file
 from avatar_v.weights.card import Card
 
-FILES = ("reference", "audio", "image", "also")
+FILES = ("reference", "audio", "listen", "image", "also")
 OURS = (
-    "motion", "consent", "enhance", "audio_rate_hz", "audio_channels", "audio_patience_s"
+    "motion", "consent", "enhance", "engine", "audio_rate_hz", "audio_channels",
+    "audio_patience_s",
 )  # fmt: skip
 """Options of a person that are the server's: its folders, code that is named, and what live sound
 needs."""
@@ -124,14 +125,14 @@ def field_words(text: str, *paths: str | Path) -> str:
 def files_of(request: Request) -> tuple[str, ...]:
     """The paths of a request's files."""
     person = request.person
-    given = (person.reference, person.audio, person.image, *person.also)
+    given = (person.reference, person.audio, person.listen, person.image, *person.also)
     return tuple(path for path in given if path is not None)
 
 
 def _paths(
     name: str, given: Any, find: Callable[[str], Path | None], limits: Limits, called: str
 ) -> str | tuple[str, ...]:
-    most_s = limits.speech_s if name == "audio" else limits.reference_s
+    most_s = limits.speech_s if name in ("audio", "listen") else limits.reference_s
     if name != "also":
         return _path(given, find, limits, most_s, called)
     if not isinstance(given, tuple) or len(given) > 8:

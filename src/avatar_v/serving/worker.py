@@ -223,6 +223,7 @@ def save_public(record: Record, words: Callable[..., str] = field_words) -> Reco
             also=tuple(Path(path).name for path in person.also),
             image=None if person.image is None else Path(person.image).name,
             audio=None if person.audio is None else Path(person.audio).name,
+            listen=None if person.listen is None else Path(person.listen).name,
             out=Path(request.output.out).name,
             consent=tuple(Path(place).name for place in person.consent),
             policy=None if request.output.policy is None else Path(request.output.policy).name,
