@@ -311,7 +311,7 @@ def _add_live(app: FastAPI, server: _Server, talks: Talks | None) -> None:
             given, seconds = server.options(client, _fields(body), is_live=True)
             options.update(given)
             shares.append(store.hold(client.name, seconds=seconds, admission=server.share(client)))
-            return RequestOfVideo.of(**given).changed(**talks.rules)
+            return RequestOfVideo.of(**given).changed(watermark=True, **talks.rules)
 
         def on_end(seconds: float) -> None:
             for share in shares:

@@ -1,0 +1,67 @@
+"""The server of videos in one process: what its API asks of what makes frames, without a network."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("fastapi", reason="the app's extra is not installed")
+
+from avatar_v.request.request import Request
+from avatar_v.serving.admission import Admission
+from avatar_v.serving.api import Talks, create_api
+from avatar_v.serving.job_store import JobStore
+from avatar_v.serving.limits import Limits
+from avatar_v.serving.live import Metrics, Rooms
+from avatar_v.serving.place import Place
+from avatar_v.weights.card import Card
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    found = Place(JobStore(tmp_path / "queue.db"), tmp_path)
+    found.make()
+    return found
+
+
+class AskedRooms(Rooms):
+    """Keeps what is asked for, and holds no conversation."""
+
+    def __init__(self) -> None:
+        self.talk_s, self.words, self.metrics = 60.0, str, Metrics()
+
+    def take(self, visitor: Any, owner: str, checked: Callable[[], Request], **rest: Any) -> str:
+        self.request = checked()
+        return "0" * 32
+
+
+def ask(app: Any, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
+    """The status and the JSON of an answer."""
+    status, parts = list[int](), list[bytes]()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        status.extend([message["status"]] if "status" in message else [])
+        parts.append(message.get("body", b""))
+
+    scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
+    asyncio.run(app(scope, receive, send))
+    return status[0], json.loads(b"".join(parts))
+
+
+def test_a_conversation_carries_the_mark(place: Place, tmp_path: Path) -> None:
+    rooms, how = AskedRooms(), {"limits": Limits(), "admission": Admission()}
+    talks = Talks(rooms, {"consent": (), "policy": None})
+    app = create_api(place, Card("tiny"), None, is_draining=asyncio.Event(), talks=talks, **how)
+    Image.new("RGB", (40, 40)).save(tmp_path / "me.png")
+    status, sent = ask(app, "POST", "/v1/files", (tmp_path / "me.png").read_bytes())
+    assert status == 201
+    form = {"reference": sent["id"], "consent": True}
+    assert ask(app, "POST", "/v1/live", json.dumps(form).encode())[0] == 201
+    assert rooms.request.output.watermark is True
