@@ -98,13 +98,15 @@ class Worker:
 
     def _make(self, job: Job) -> None:
         folder = self.jobs / job.id
-        folder.mkdir(mode=0o700, exist_ok=True)
         try:
+            folder.mkdir(mode=0o700, exist_ok=True)
             lock = exclusive(folder / "lock", "another worker has it")
         except ValueError:  # one that was taken for dead, and is not
             self.store.give_back(job)
             self._stop.wait(KEEP_S)
             return
+        except OSError as error:  # as of a full disk
+            return self._fail(job, folder, self._words(str(error), folder))
         try:
             with span("video", job.trace, job=job.id, seconds=job.seconds):
                 self._make_alone(job, folder)

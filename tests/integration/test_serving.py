@@ -1,24 +1,30 @@
-"""The server of videos in one process: what its API asks of what makes frames, without a network."""
+"""The server of videos in one process: its API, its workers and its files, without a network."""
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from sqlalchemy.exc import OperationalError
 
 pytest.importorskip("fastapi", reason="the app's extra is not installed")
 
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.request.request import Request
+from avatar_v.serving import server
 from avatar_v.serving.admission import Admission
 from avatar_v.serving.api import Talks, create_api
 from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.limits import Limits
 from avatar_v.serving.live import Metrics, Rooms
 from avatar_v.serving.place import Place
+from avatar_v.serving.worker import Worker
 from avatar_v.weights.card import Card
+from page_site import wait_until
 
 
 @pytest.fixture
@@ -65,3 +71,40 @@ def test_a_conversation_carries_the_mark(place: Place, tmp_path: Path) -> None:
     form = {"reference": sent["id"], "consent": True}
     assert ask(app, "POST", "/v1/live", json.dumps(form).encode())[0] == 201
     assert rooms.request.output.watermark is True
+
+
+class LostStore(JobStore):
+    """Of a database that is gone for a while."""
+
+    def gone(self, worker: str) -> None:
+        raise OperationalError("UPDATE", {}, Exception("no connection"))
+
+
+@pytest.mark.parametrize("command", [["sh", "-c", "echo >> ends; exit 1"], ["no such program"]])
+def test_a_worker_is_started_again_whatever_befell(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it dies while the queue is away, and where no process can be made."""
+    over, told = threading.Event(), list[str]()
+    monkeypatch.setattr(server, "AGAIN_S", (0.01, 0.01))
+    monkeypatch.setattr("builtins.print", lambda text, **how: told.append(text))
+    monkeypatch.chdir(tmp_path)
+    how = (command, LostStore(tmp_path / "queue.db"), over, 1.0)
+    keeper = threading.Thread(target=server._keep_running, args=how)
+    keeper.start()
+    try:
+        wait_until(lambda: len(told) >= 2, "it is not started again")
+    finally:
+        over.set()
+        keeper.join()
+
+
+def test_a_folder_that_cannot_be_made_fails_a_job_and_not_its_worker(
+    place: Place, pipe: AvatarPipeline
+) -> None:
+    job = place.store.ask("acme", {}, seconds=1.0, priority=0, admission=Admission())
+    (place.jobs / job.id).write_bytes(b"")  # as on a disk that is full
+    Worker(place.store, place.jobs, pipe, stop=threading.Event())._take()
+    found = place.store.find(job.id, "acme")
+    assert found is not None
+    assert (found.state, found.error) == ("failed", f"[Errno 17] File exists: '{job.id}'")
