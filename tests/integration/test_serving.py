@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.limits import Limits
 from avatar_v.serving.live import Metrics, Rooms
 from avatar_v.serving.place import Place
+from avatar_v.serving.uploads import Uploads
 from avatar_v.serving.worker import Worker
 from avatar_v.weights.card import Card
 from page_site import wait_until
@@ -108,3 +110,19 @@ def test_a_folder_that_cannot_be_made_fails_a_job_and_not_its_worker(
     found = place.store.find(job.id, "acme")
     assert found is not None
     assert (found.state, found.error) == ("failed", f"[Errno 17] File exists: '{job.id}'")
+
+
+def test_what_a_video_waits_for_is_not_swept(place: Place) -> None:
+    uploads = Uploads(place.uploads)
+    with uploads.arriving("acme", "me.png") as (id_, file):
+        file.write(b"a picture")
+    path = uploads.find("acme", id_)
+    assert path is not None
+    options = {"reference": str(path)}
+    job = place.store.ask("acme", options, seconds=1.0, priority=0, admission=Admission())
+    os.utime(path.parent, (0, 0))
+    place.sweep(100.0)
+    assert path.exists()
+    place.store.cancel(job.id, "acme")
+    place.sweep(100.0)
+    assert not path.exists()

@@ -198,6 +198,12 @@ class JobStore:
             rows = db.execute(query.group_by(JOBS.c.state, JOBS.c.priority))
             return {(state, priority): num for state, priority, num in rows}
 
+    def open_requests(self) -> list[str]:
+        """The requests of jobs that wait or run, as JSON."""
+        query = sa.select(JOBS.c.request).where(JOBS.c.state.in_(("waiting", "running")))
+        with self._engine.connect() as db:
+            return list(db.execute(query).scalars())
+
     def remove_old(self, keep_s: float) -> list[str]:
         """Forget what has been over for so long, and workers that died then; the ids of jobs."""
         before = time.time() - keep_s
