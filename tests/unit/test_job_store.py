@@ -182,6 +182,16 @@ def test_old_jobs_go(store: JobStore, clock: list[float]) -> None:
     assert store.remove_old(50.0) == [old.id]
     assert store.find(old.id, "me") is None
     assert store.find(kept.id, "me") is not None
+    # but its seconds count to the end of the day, whatever is kept
+    day = Admission(seconds_a_day=25.0)
+    assert store.of_owner("me") == [store.find(kept.id, "me")]
+    with pytest.raises(QueueFullError, match=r"20 s of video of yours"):
+        ask(store, "me", admission=day)
+    assert store.remove_old(50.0) == []
+    clock[0] += 86_400
+    assert store.remove_old(50.0) == []
+    assert store.counts() == {("waiting", 0): 1}
+    ask(store, "me", admission=day)
 
 
 def test_many_workers_take_each_job_once(store: JobStore) -> None:

@@ -33,7 +33,17 @@ from avatar_v.serving.admission import (
     sums,
     time_of,
 )
-from avatar_v.serving.job_tables import JOBS, LEASE_S, SCHEMA, TALKS, WORKERS, Job, State, of_row
+from avatar_v.serving.job_tables import (
+    DAY_S,
+    HIDDEN,
+    JOBS,
+    LEASE_S,
+    SCHEMA,
+    WORKERS,
+    Job,
+    State,
+    of_row,
+)
 from avatar_v.web.database import open_engine, writing
 
 MOST_TRIES = 3
@@ -102,12 +112,12 @@ class JobStore:
         """A job of its owner."""
         with self._engine.connect() as db:
             job = _job_or_none(db, id_)
-        is_own = job is not None and job.owner == owner and job.state not in TALKS
+        is_own = job is not None and job.owner == owner and job.state not in HIDDEN
         return job if is_own else None
 
     def of_owner(self, owner: str, *, most: int = 100) -> list[Job]:
         """An owner's jobs, the newest first."""
-        own = (JOBS.c.owner == owner, JOBS.c.state.not_in(TALKS))
+        own = (JOBS.c.owner == owner, JOBS.c.state.not_in(HIDDEN))
         query = sa.select(JOBS).where(*own).order_by(JOBS.c.asked_s.desc())
         with self._engine.connect() as db:
             return [of_row(row) for row in db.execute(query.limit(most)).mappings()]
@@ -205,12 +215,20 @@ class JobStore:
             return list(db.execute(query).scalars())
 
     def remove_old(self, keep_s: float) -> list[str]:
-        """Forget what has been over for so long, and workers that died then; the ids of jobs."""
-        before = time.time() - keep_s
+        """Forget what has been over for so long, and workers that died then; the ids of jobs. What
+        was made counts in its owner's day to its end."""
+        now = time.time()
+        before = now - keep_s
         with self._changing() as db:
-            old = JOBS.c.ended_s < before
-            ids = list(db.execute(sa.select(JOBS.c.id).where(old)).scalars())
-            db.execute(JOBS.delete().where(old))
+            old, is_known = JOBS.c.ended_s < before, JOBS.c.state != "forgotten"
+            ids = list(db.execute(sa.select(JOBS.c.id).where(old, is_known)).scalars())
+            counts = (JOBS.c.state.in_(("done", "talked")), JOBS.c.asked_s > now - DAY_S)
+            # another id: a client may give its key once more
+            id_ = JOBS.c.id + "/" + sa.cast(JOBS.c.ended_s, sa.Text)
+            left = {"id": id_, "house": JOBS.c.owner, "request": "{}", "state": "forgotten"}
+            db.execute(JOBS.update().where(old, *counts).values(**left))
+            over = sa.or_(is_known, JOBS.c.asked_s <= now - DAY_S)
+            db.execute(JOBS.delete().where(old, over))
             db.execute(WORKERS.delete().where(WORKERS.c.seen_s < before))
         return ids
 
