@@ -1,6 +1,7 @@
 """The server of videos in one process: its API, its workers and its files, without a network."""
 
 import asyncio
+import contextlib
 import json
 import os
 import threading
@@ -13,6 +14,8 @@ from PIL import Image
 from sqlalchemy.exc import OperationalError
 
 pytest.importorskip("fastapi", reason="the app's extra is not installed")
+
+from fastapi import FastAPI
 
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.request.request import Request
@@ -59,14 +62,19 @@ def ask(app: Any, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
         parts.append(message.get("body", b""))
 
     scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
-    asyncio.run(app(scope, receive, send))
+    with contextlib.suppress(KeyError):  # a fault of ours is raised again, for the log
+        asyncio.run(app(scope, receive, send))
     return status[0], json.loads(b"".join(parts))
 
 
+def api_of(place: Place, talks: Talks | None = None) -> FastAPI:
+    how = {"limits": Limits(), "admission": Admission(), "is_draining": asyncio.Event()}
+    return create_api(place, Card("tiny"), None, talks=talks, **how)
+
+
 def test_a_conversation_carries_the_mark(place: Place, tmp_path: Path) -> None:
-    rooms, how = AskedRooms(), {"limits": Limits(), "admission": Admission()}
-    talks = Talks(rooms, {"consent": (), "policy": None})
-    app = create_api(place, Card("tiny"), None, is_draining=asyncio.Event(), talks=talks, **how)
+    rooms = AskedRooms()
+    app = api_of(place, Talks(rooms, {"consent": (), "policy": None}))
     Image.new("RGB", (40, 40)).save(tmp_path / "me.png")
     status, sent = ask(app, "POST", "/v1/files", (tmp_path / "me.png").read_bytes())
     assert status == 201
@@ -126,3 +134,22 @@ def test_what_a_video_waits_for_is_not_swept(place: Place) -> None:
     place.store.cancel(job.id, "acme")
     place.sweep(100.0)
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (OperationalError("SELECT", {}, Exception("gone")), 503, "the queue does not answer"),
+        (KeyError("a fault of ours"), 500, "Something went wrong in the program"),
+    ],
+)
+def test_every_fault_is_a_sentence(
+    error: Exception, status: int, words: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_owner(self: JobStore, owner: str) -> None:
+        raise error
+
+    monkeypatch.setattr(JobStore, "of_owner", of_owner)
+    found = ask(api_of(place), "GET", "/v1/videos")
+    assert found[0] == status
+    assert words in found[1]["error"]

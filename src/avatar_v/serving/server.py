@@ -7,6 +7,7 @@ for the next start. Further copies on other machines share the queue (PostgreSQL
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -101,6 +102,7 @@ def serve_api(
         max_body=MAX_BODY,
         large=large,
         sockets=talks is not None,
+        worded=_worded,
     )
     config = server_config(guard, last_words_s=5, sockets=talks is not None)
     held = None if talks is None else talks.rooms
@@ -114,6 +116,11 @@ def serve_api(
         server.run(sockets=[listener])
     if talks is not None:
         talks.rooms.end()
+
+
+def _worded(sentence: str) -> tuple[bytes, bytes]:
+    """What the guard refuses, as every fault is told (api.py), and the type of that."""
+    return json.dumps({"error": sentence}).encode(), b"application/json"
 
 
 def work_until_stopped(
