@@ -25,7 +25,7 @@ from avatar_v.serving.api import Talks, create_api
 from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.limits import Limits
 from avatar_v.serving.live import Metrics, Rooms
-from avatar_v.serving.place import Place
+from avatar_v.serving.place import VIDEO, Place
 from avatar_v.serving.uploads import Uploads
 from avatar_v.serving.worker import Worker
 from avatar_v.weights.card import Card
@@ -67,9 +67,9 @@ def ask(app: Any, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
     return status[0], json.loads(b"".join(parts))
 
 
-def api_of(place: Place, talks: Talks | None = None) -> FastAPI:
-    how = {"limits": Limits(), "admission": Admission(), "is_draining": asyncio.Event()}
-    return create_api(place, Card("tiny"), None, talks=talks, **how)
+def api_of(place: Place, talks: Talks | None = None, limits: Limits | None = None) -> FastAPI:
+    how = {"admission": Admission(), "is_draining": asyncio.Event(), "talks": talks}
+    return create_api(place, Card("tiny"), None, limits=limits or Limits(), **how)
 
 
 def test_a_conversation_carries_the_mark(place: Place, tmp_path: Path) -> None:
@@ -153,3 +153,41 @@ def test_every_fault_is_a_sentence(
     found = ask(api_of(place), "GET", "/v1/videos")
     assert found[0] == status
     assert words in found[1]["error"]
+
+
+def test_faults_name_no_folder_of_the_server(
+    place: Place, pipe: AvatarPipeline, request_: Request
+) -> None:
+    person = request_.person
+    options = {"reference": person.reference, "audio": person.audio, "face_crop": False}
+    job = place.store.ask("acme", options, seconds=1.0, priority=0, admission=Admission())
+    (place.jobs / job.id).mkdir()
+    (place.jobs / job.id / f".{VIDEO}.part").write_bytes(b"")  # where chunks are to lie
+    Worker(place.store, place.jobs, pipe, stop=threading.Event())._take()
+    found = place.store.find(job.id, "acme")
+    assert found is not None
+    assert found.state == "failed"
+    assert (found.error or "").startswith(f"{job.id}/{VIDEO}: {job.id}/.{VIDEO}.part is in the way")
+
+
+def test_a_whole_video_that_could_not_be_told_of_is_made_again(
+    place: Place, pipe: AvatarPipeline, request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = request_.person
+    options = {"reference": person.reference, "audio": person.audio, "face_crop": False}
+    job = place.store.ask("acme", options, seconds=1.0, priority=0, admission=Admission())
+    worker = Worker(place.store, place.jobs, pipe, stop=threading.Event())
+
+    def end(self: JobStore, *args: Any, **found: Any) -> bool:
+        raise OperationalError("UPDATE", {}, Exception("no connection"))
+
+    with monkeypatch.context() as lost:
+        lost.setattr(JobStore, "end", end)
+        with pytest.raises(OperationalError):
+            worker._take()
+    assert (place.jobs / job.id / VIDEO).exists()
+    place.store.gone(worker.name)
+    worker._take()
+    found = place.store.find(job.id, "acme")
+    assert found is not None
+    assert (found.state, found.error, found.num_tries) == ("done", None, 2)

@@ -123,7 +123,7 @@ class Worker:
             raise
         except (ValueError, OSError) as error:
             text = str(error) or type(error).__name__
-            self._fail(job, folder, self._words(text, *files_of(request), *self._hidden))
+            self._fail(job, folder, self._words(text, folder, *files_of(request), *self._hidden))
         except Exception:
             LOG.exception("job %s failed", job.id)
             self._fail(job, folder, BROKEN)
@@ -207,9 +207,11 @@ class Worker:
 
 
 def _request(job: Job, out: Path) -> Request:
-    """Of a job; in a later try it goes on with what the one before has left."""
+    """Of a job; in a later try it goes on with what the one before has left, or makes anew what
+    that one could not tell of any more."""
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in job.request.items()}
-    return Request.of(**options).changed(out=str(out), watermark=True, resume=has_kept(out))
+    how = {"out": str(out), "overwrite": True, "resume": has_kept(out)}
+    return Request.of(**options).changed(watermark=True, **how)
 
 
 def save_public(record: Record, words: Callable[..., str] = field_words) -> Record:
