@@ -191,3 +191,12 @@ def test_a_whole_video_that_could_not_be_told_of_is_made_again(
     found = place.store.find(job.id, "acme")
     assert found is not None
     assert (found.state, found.error, found.num_tries) == ("done", None, 2)
+
+
+def test_no_video_is_taken_in_where_no_room_is_left(place: Place, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 40)).save(tmp_path / "me.png")
+    for limits, expected in ((Limits(), 202), (Limits(total_mib=0.01), 507)):
+        app = api_of(place, limits=limits)
+        id_ = ask(api_of(place), "POST", "/v1/files", (tmp_path / "me.png").read_bytes())[1]["id"]
+        form = {"reference": id_, "script": "Hello.", "consent": True}
+        assert ask(app, "POST", "/v1/videos", json.dumps(form).encode())[0] == expected

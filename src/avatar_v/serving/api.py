@@ -226,7 +226,7 @@ async def received(
 
 
 def _add_videos(app: FastAPI, server: _Server) -> None:
-    store = server.place.store
+    store, space = server.place.store, server.place.space(server.limits.total_mib)
 
     @app.post("/v1/videos", status_code=202)
     async def ask(request: Request) -> dict[str, Any]:
@@ -242,6 +242,7 @@ def _add_videos(app: FastAPI, server: _Server) -> None:
         if not whole or not 0 <= priority <= client.priority:
             raise ValueError(f"priority is a whole number from 0 to {client.priority} for you")
         options, seconds = server.options(client, values)
+        space.check()
         job = store.ask(
             client.name,
             options,
