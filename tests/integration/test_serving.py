@@ -18,11 +18,13 @@ pytest.importorskip("fastapi", reason="the app's extra is not installed")
 from fastapi import FastAPI
 
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.request.output_files import kept_folder
 from avatar_v.request.request import Request
 from avatar_v.serving import server
 from avatar_v.serving.admission import Admission
 from avatar_v.serving.api import Talks, create_api
 from avatar_v.serving.job_store import JobStore
+from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import Limits
 from avatar_v.serving.live import Metrics, Rooms
 from avatar_v.serving.place import VIDEO, Place
@@ -70,6 +72,12 @@ def ask(app: Any, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
 def api_of(place: Place, talks: Talks | None = None, limits: Limits | None = None) -> FastAPI:
     how = {"admission": Admission(), "is_draining": asyncio.Event(), "talks": talks}
     return create_api(place, Card("tiny"), None, limits=limits or Limits(), **how)
+
+
+def asked_for(place: Place, request_: Request) -> Job:
+    person = request_.person
+    options = {"reference": person.reference, "audio": person.audio, "face_crop": False}
+    return place.store.ask("acme", options, seconds=1.0, priority=0, admission=Admission())
 
 
 def test_a_conversation_carries_the_mark(place: Place, tmp_path: Path) -> None:
@@ -158,9 +166,7 @@ def test_every_fault_is_a_sentence(
 def test_faults_name_no_folder_of_the_server(
     place: Place, pipe: AvatarPipeline, request_: Request
 ) -> None:
-    person = request_.person
-    options = {"reference": person.reference, "audio": person.audio, "face_crop": False}
-    job = place.store.ask("acme", options, seconds=1.0, priority=0, admission=Admission())
+    job = asked_for(place, request_)
     (place.jobs / job.id).mkdir()
     (place.jobs / job.id / f".{VIDEO}.part").write_bytes(b"")  # where chunks are to lie
     Worker(place.store, place.jobs, pipe, stop=threading.Event())._take()
@@ -170,12 +176,26 @@ def test_faults_name_no_folder_of_the_server(
     assert (found.error or "").startswith(f"{job.id}/{VIDEO}: {job.id}/.{VIDEO}.part is in the way")
 
 
+def test_another_kind_of_worker_makes_a_video_anew(
+    place: Place, pipe: AvatarPipeline, request_: Request
+) -> None:
+    """One that was left with its chunks, as where servers are brought to another version."""
+    job = asked_for(place, request_)
+    stop = threading.Event()
+    stop.set()  # which leaves the video behind its first clip
+    Worker(place.store, place.jobs, pipe, stop=stop, grace_s=0.0)._take()
+    kept = kept_folder(place.jobs / job.id / VIDEO) / "request.json"
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"torch": "1.0"}))
+    Worker(place.store, place.jobs, pipe, stop=threading.Event())._take()
+    found = place.store.find(job.id, "acme")
+    assert found is not None
+    assert (found.state, found.error, found.num_frames) == ("done", None, 32)
+
+
 def test_a_whole_video_that_could_not_be_told_of_is_made_again(
     place: Place, pipe: AvatarPipeline, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    person = request_.person
-    options = {"reference": person.reference, "audio": person.audio, "face_crop": False}
-    job = place.store.ask("acme", options, seconds=1.0, priority=0, admission=Admission())
+    job = asked_for(place, request_)
     worker = Worker(place.store, place.jobs, pipe, stop=threading.Event())
 
     def end(self: JobStore, *args: Any, **found: Any) -> bool:

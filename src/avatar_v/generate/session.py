@@ -2,8 +2,8 @@
 
 A `LiveSession` is one live request (run.py) whose sound is a feed (inputs/feed.py): consent,
 policy, watermark and sampling are those of every request. Its frames follow each other without a
-gap, as many a second as the weights make; the sound of each comes with it. Texts are said between, by the voice of the
-request (inputs/said.py). Connections are not known here (serving/live.py).
+gap, as many a second as the weights make; the sound of each comes with it. Texts are said between,
+by the voice of the request (inputs/said.py). Connections are not known here (serving/live.py).
 """
 
 import queue

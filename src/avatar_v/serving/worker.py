@@ -3,7 +3,8 @@
 It is a process of `avatar-v serve`, or a thread of the page (app/server.py). While a video is made,
 an HLS playlist grows in the job's folder; when it is whole, the mp4 and its record stand beside it.
 A thread keeps the job: a worker that hangs in a step keeps it too, one that
-dies does not. What a dead one had sampled the next one goes on from (generate/resume.py).
+dies does not. What a dead one had sampled the next one goes on from (generate/resume.py), where it
+would make the same.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from avatar_v.base.locks import exclusive
 from avatar_v.base.traces import span
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.resume import KeptError
 from avatar_v.generate.run import run
 from avatar_v.media.outputs import build_output
 from avatar_v.request.output_files import has_kept, json_path
@@ -118,7 +120,11 @@ class Worker:
         begin = time.perf_counter()
         try:
             with self._kept(job) as is_lost:
-                whole = self._frames(job, request, folder, is_lost)
+                try:
+                    whole = self._frames(job, request, folder, is_lost)
+                except KeptError:  # of a worker of another version, precision or device
+                    anew = request.changed(resume=False)
+                    whole = self._frames(job, anew, folder, is_lost)
         except SQLAlchemyError:
             raise
         except (ValueError, OSError) as error:
