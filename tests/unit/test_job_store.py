@@ -194,6 +194,20 @@ def test_old_jobs_go(store: JobStore, clock: list[float]) -> None:
     ask(store, "me", admission=day)
 
 
+def test_a_conversation_is_held_until_it_would_have_ended(
+    store: JobStore, clock: list[float]
+) -> None:
+    """From its first file on, which may take a minute to be read."""
+    held, lost = (store.hold(name, seconds=600.0, admission=ANY) for name in ("me", "you"))
+    clock[0] += 660
+    ask(store, "they")
+    assert store.end(held, "talked", seconds=600.0)
+    clock[0] += 200
+    ask(store, "they")
+    assert not store.end(lost, "talked", seconds=600.0)
+    assert store.counts()[("failed", 0)] == 1
+
+
 def test_many_workers_take_each_job_once(store: JobStore) -> None:
     asked = {ask(store, f"client{i % 3}", admission=ANY).id for i in range(24)}
     taken: list[str] = []

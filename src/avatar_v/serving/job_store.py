@@ -48,6 +48,8 @@ from avatar_v.web.database import open_engine, writing
 
 MOST_TRIES = 3
 MOST_PRIORITY = 9
+PREPARING_S = 120.0
+"""Before a conversation begins: its files are read, its rate is measured, its socket comes."""
 _LOCK = 20536
 """Of PostgreSQL: one server or worker at a time changes the queue."""
 _FADE = 0.8
@@ -104,7 +106,8 @@ class JobStore:
             check_share(db, owner, owner, seconds, admission, now)
             values = {"id": id_, "owner": owner, "house": owner}
             values |= {"priority": 0, "state": "talking", "request": "{}"}
-            times = {"asked_s": now, "begun_s": now, "lease_s": now + seconds + LEASE_S}
+            lease_s = now + PREPARING_S + seconds + LEASE_S
+            times = {"asked_s": now, "begun_s": now, "lease_s": lease_s}
             db.execute(JOBS.insert().values(**values, **times, seconds=seconds))
             return _job(db, id_)
 
