@@ -213,10 +213,16 @@ def test_a_whole_video_that_could_not_be_told_of_is_made_again(
     assert (found.state, found.error, found.num_tries) == ("done", None, 2)
 
 
-def test_no_video_is_taken_in_where_no_room_is_left(place: Place, tmp_path: Path) -> None:
+def test_what_cannot_be_made_is_not_taken_in(place: Place, tmp_path: Path) -> None:
+    """A script that the voice cannot say, and a video for which no room is left."""
     Image.new("RGB", (40, 40)).save(tmp_path / "me.png")
-    for limits, expected in ((Limits(), 202), (Limits(total_mib=0.01), 507)):
-        app = api_of(place, limits=limits)
-        id_ = ask(api_of(place), "POST", "/v1/files", (tmp_path / "me.png").read_bytes())[1]["id"]
-        form = {"reference": id_, "script": "Hello.", "consent": True}
-        assert ask(app, "POST", "/v1/videos", json.dumps(form).encode())[0] == expected
+    id_ = ask(api_of(place), "POST", "/v1/files", (tmp_path / "me.png").read_bytes())[1]["id"]
+    for script, mib, status, words in (
+        ("Hello.", 64.0, 202, ""),
+        ("It is 5.", 64.0, 422, "script: the drawn voice says English words, and not '5'"),
+        ("Hello.", 0.01, 507, "The room for files on this server"),
+    ):
+        form = json.dumps({"reference": id_, "script": script, "consent": True})
+        app = api_of(place, limits=Limits(total_mib=mib))
+        found, told = ask(app, "POST", "/v1/videos", form.encode())
+        assert (found, words in str(told["error"])) == (status, True)

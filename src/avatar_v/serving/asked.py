@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from avatar_v.base.options import option_flag
+from avatar_v.engines.checks import check_script
 from avatar_v.engines.script import SPOKEN_PER_S
 from avatar_v.engines.voices import is_drawn
 from avatar_v.media import containers
@@ -100,9 +101,11 @@ def _checked(
         return options, limits.talk_s
     if person.audio is not None:
         return options, containers.extent(Path(person.audio))[0]
-    seconds = len(person.script or "") / SPOKEN_PER_S
+    assert person.script is not None, "check_settings asks for speech"
+    seconds = len(person.script) / SPOKEN_PER_S
     if seconds > limits.speech_s:
         raise ValueError(f"the speech lasts {seconds:.0f} s; at most {limits.speech_s:g} are taken")
+    check_script(person.script, person.voice)
     return options, seconds
 
 
