@@ -347,19 +347,23 @@ def jobs(site: Site) -> Iterator[Attack]:
     found = re.search(r"jobs/([0-9a-f]{32})/avatar\.mp4", states[-1])
     assert found, states[-1]
     token = found[1]
-    record = site.ask("GET", f"/jobs/{token}/avatar.json")
+    record = site.ask("GET", f"/jobs/{token}/avatar.json", session=alice)
     assert record.status == 200
+    for other in ("", site.session(), "0" * 32):
+        answer = site.ask("GET", f"/jobs/{token}/avatar.json", session=other)
+        yield f"a job of another browser, as {other:.3}", answer.status != 404
     yield "the record names a folder", str(site.root).encode() in record.body
     (site.root / "jobs" / token / ".avatar.mp4.part").write_bytes(SECRET)
     wrong = ["..%2f..%2flock", "%2e%2e/lock", ".avatar.mp4.part", "..%2favatar.mp4", "avatar.mp4/"]
     wrong += ["avatar.mp4%00.json", "AVATAR.MP4", "live_00000.m4s%2f..", "live.m3u8.bak"]
     wrong += ["*", "", "."]
     for name in wrong:
-        yield f"/jobs/TOKEN/{name}", site.ask("GET", f"/jobs/{token}/{name}").status != 404
+        answer = site.ask("GET", f"/jobs/{token}/{name}", session=alice)
+        yield f"/jobs/TOKEN/{name}", answer.status != 404
     others = [token.upper(), token[:31], f"{token}%2f.", "..", "%2e%2e", ".", "*", "0" * 32]
     for other in others:
         for name in ("avatar.mp4", "live.m3u8"):
-            answer = site.ask("GET", f"/jobs/{other}/{name}")
+            answer = site.ask("GET", f"/jobs/{other}/{name}", session=alice)
             yield f"/jobs/{other:.12}/{name}", answer.status != 404
     yield "a job as an upload", site.ask("GET", f"/files/{token}", session=alice).status != 404
     answer = site.make(alice, reference=token, speech=token)
@@ -367,7 +371,8 @@ def jobs(site: Site) -> Iterator[Attack]:
     path = site.root / "jobs" / token / "avatar.json"
     path.unlink()
     path.symlink_to(site.secret)
-    yield "a link among a job's files", site.ask("GET", f"/jobs/{token}/avatar.json").status != 404
+    answer = site.ask("GET", f"/jobs/{token}/avatar.json", session=alice)
+    yield "a link among a job's files", answer.status != 404
 
 
 GROUPS: tuple[Callable[[Site], Iterator[Attack]], ...] = (

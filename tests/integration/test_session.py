@@ -1,5 +1,6 @@
 """A conversation with tiny weights: the frames of a live sound, by packets, and clean ends."""
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -63,6 +64,20 @@ def test_packets_give_the_frames_of_the_live_sound_with_their_times(
     starts = torch.tensor([0, *(len(part.frames) for part in parts)]).cumsum(0)[:-1] / 25
     assert [part.start_s for part in parts] == pytest.approx(starts.tolist())
     assert num_threads() == 0
+
+
+def test_times_are_those_of_the_weights_frames(
+    pipe: AvatarPipeline, request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video = dataclasses.replace(pipe.format.video, frame_rate_hz=24)
+    can = dataclasses.replace(pipe.card.can, video=video)
+    monkeypatch.setattr(pipe, "card", dataclasses.replace(pipe.card, can=can))
+    monkeypatch.setattr(pipe, "format", dataclasses.replace(pipe.format, video=video))
+    with LiveSession(pipe, live(request_), clock=None) as session:
+        session.hear(noise(50))
+        parts = session.finish()
+    assert len(frames(parts)) == 48
+    assert parts[-1].start_s + len(parts[-1].frames) / 24 == pytest.approx(2.0)
 
 
 def test_the_person_lives_on_in_silence_and_falls_silent_when_interrupted(

@@ -24,8 +24,8 @@ from avatar_v.cli import main
 from avatar_v.faces.face_track import HOW_TO_INSTALL, TAKE_CENTRE
 from avatar_v.media.containers import extent
 from avatar_v.media.reading import probe, read_audio
-from avatar_v.request.request import Request
-from avatar_v.serving.asked import checked_options
+from avatar_v.request.request import PersonOptions, Request, SamplingOptions
+from avatar_v.serving.asked import FIELDS, FILES, checked_options
 from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import CONSENT, Limits
 from avatar_v.serving.place import job_path
@@ -110,6 +110,15 @@ def test_a_form_becomes_a_request(form: PageForm) -> None:
 def test_what_a_form_may_not_say(form: PageForm, change: dict, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         checked(dataclasses.replace(form, **change))
+
+
+def test_no_field_of_a_client_is_a_path() -> None:
+    """What is a file on the command line is the id of an upload, or is not taken at all; the others
+    are words, which are never read from a file."""
+    fields = [*dataclasses.fields(PersonOptions), *dataclasses.fields(SamplingOptions)]
+    kinds = {field.name: field.metadata["option"].metavar or "" for field in fields}
+    named = {name for name in FIELDS if re.search("FILE|DIR", kinds[name])}
+    assert named - set(FILES) == {"script", "voice", "prompt", "scene"}
 
 
 def test_size_and_duration_are_limited(form: PageForm, tmp_path: Path) -> None:

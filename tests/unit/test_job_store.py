@@ -182,6 +182,30 @@ def test_old_jobs_go(store: JobStore, clock: list[float]) -> None:
     assert store.remove_old(50.0) == [old.id]
     assert store.find(old.id, "me") is None
     assert store.find(kept.id, "me") is not None
+    # but its seconds count to the end of the day, whatever is kept
+    day = Admission(seconds_a_day=25.0)
+    assert store.of_owner("me") == [store.find(kept.id, "me")]
+    with pytest.raises(QueueFullError, match=r"20 s of video of yours"):
+        ask(store, "me", admission=day)
+    assert store.remove_old(50.0) == []
+    clock[0] += 86_400
+    assert store.remove_old(50.0) == []
+    assert store.counts() == {("waiting", 0): 1}
+    ask(store, "me", admission=day)
+
+
+def test_a_conversation_is_held_until_it_would_have_ended(
+    store: JobStore, clock: list[float]
+) -> None:
+    """From its first file on, which may take a minute to be read."""
+    held, lost = (store.hold(name, seconds=600.0, admission=ANY) for name in ("me", "you"))
+    clock[0] += 660
+    ask(store, "they")
+    assert store.end(held, "talked", seconds=600.0)
+    clock[0] += 200
+    ask(store, "they")
+    assert not store.end(lost, "talked", seconds=600.0)
+    assert store.counts()[("failed", 0)] == 1
 
 
 def test_many_workers_take_each_job_once(store: JobStore) -> None:

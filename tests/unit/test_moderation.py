@@ -8,6 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from avatar_v.engines.voice import speak_text
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.moderated import check_inputs
+from avatar_v.media.delivered import Delivered, SoundFormat
+from avatar_v.request.request import Request
 from avatar_v.safety.moderation import Moderator, RefusedError, picture_scores, text_scores
 from avatar_v.safety.policy import read_policy
 from classifiers import picture_classifier, recogniser, text_classifier
@@ -127,6 +131,12 @@ def test_speech_is_read_to_its_end_and_judged_as_a_text(
         sound[16_000 * at_s :][: 4 * 16_000] = 1
         with pytest.raises(RefusedError, match=rf"from {first_s} s on"):
             moderator.check_speech("me.wav", sound, 16_000)
+    # in whichever channel: what the networks take of them need not be all that is delivered
+    delivered = Delivered(torch.stack([-sound, sound], 1).flatten(), SoundFormat(layout="stereo"))
+    image, silent = torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(len(sound))
+    inputs = Inputs(image, silent, 65 * 25, None, (), delivered=delivered)
+    with pytest.raises(RefusedError, match=r"me\.wav from 50 s on"):
+        check_inputs(moderator, Request.of(reference="me.png", audio="me.wav"), inputs, 25)
 
 
 @pytest.mark.skipif(find_spec("pocketsphinx") is None, reason="needs pocketsphinx")

@@ -12,12 +12,14 @@ from avatar_v.generate.run import run
 from avatar_v.models.config import Streaming
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import (
+    FULL_STEPS,
     NUM_STEPS,
     check_fits,
     format_warnings,
     input_spec,
     live_delay,
     motion_warnings,
+    num_steps_of,
     resolved,
     sampler_settings,
     sampling_warnings,
@@ -111,7 +113,8 @@ def test_what_a_request_leaves_open_is_decided_by_the_card() -> None:
     asked = resolved(open_, card, has_clips=False).sampling
     assert (asked.guidance_audio, asked.guidance_motion, asked.seed) == (1.5, 3.0, 3)
     assert asked.anchor is False  # there is no clip that an anchor could join
-    assert asked.num_steps == NUM_STEPS
+    full = Card("wan_1_3b", can=Capabilities())
+    assert (asked.num_steps, num_steps_of(None, full)) == (NUM_STEPS, FULL_STEPS)
     assert asked.chunk_latents == 13
     given = open_.changed(guidance_audio=2.0, guidance_motion=1.0, anchor=True, num_steps=7)
     given = given.changed(chunk_latents=9)

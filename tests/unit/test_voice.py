@@ -176,6 +176,9 @@ def test_a_voice_of_a_folder(vits: Path) -> None:
     assert len(other) != len(one) or not torch.equal(other, one)
     assert bool(torch.isfinite(one).all())
     assert said.engine == "StoredVoice"
+    signs, _ = speak_script("Hello. ... — It is cold!", str(vits), seed=1)
+    plain, _ = speak_script("Hello. It is cold!", str(vits), seed=1)
+    assert torch.equal(signs, plain)
     with pytest.raises(ValueError, match="has no letter of 'Привет'"):
         speak_script("Привет", str(vits), seed=1)
 

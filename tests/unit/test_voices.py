@@ -16,9 +16,11 @@ from avatar_v import cli
 from avatar_v.critics import voice as network
 from avatar_v.engines.checks import check_engine, check_script
 from avatar_v.engines.cloning import (
+    TrainedVoice,
     VoicePrompt,
     engine_rate_hz,
     load_engine,
+    manners_of,
     phonemes_of,
     say_pieces,
 )
@@ -273,6 +275,10 @@ def test_a_script_says_in_which_language_and_how() -> None:
         list(split_manners("[happy] Yes."))
     with pytest.raises(ValueError, match="model of recipes/voices alone"):
         check_script("[sad] Good day.", "drawn")
+    unread = object.__new__(TrainedVoice)  # nothing of a model is needed, so nothing is said before
+    unread.rate_hz = SAMPLE_RATE_HZ
+    with pytest.raises(ValueError, match="English words, and not '5'"):
+        manners_of(unread, "Good day. [sad] It is 5.")
 
 
 @pytest.mark.skipif(not espeak.is_available(), reason=espeak.HOW_TO_INSTALL)

@@ -156,6 +156,10 @@ class Desk:
             words=self.words,
         )
 
+    def find(self, id_: str, browser: str) -> Job | None:
+        """A job of a browser."""
+        return self.place.store.find(id_, digest(browser))
+
     @property
     def is_busy(self) -> bool:
         """Whether a video is being made or waits."""

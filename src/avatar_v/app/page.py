@@ -211,10 +211,13 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
     @app.get("/jobs/{token}/{name}")
-    def job_file(token: str, name: str) -> Response:
-        """A job's files are given to whoever knows its id."""
-        path = job_path(jobs, token, name)
-        if path is None and name == LIVE and is_token(token) and (jobs / token).is_dir():
+    def job_file(request: Request, token: str, name: str) -> Response:
+        """A job's files are given to its browser alone: ids of a server's jobs may be guessed from
+        the keys that its clients give them."""
+        browser = request.cookies.get(SESSION, "")
+        is_own = is_token(token) and desk.find(token, browser) is not None
+        path = job_path(jobs, token, name) if is_own else None
+        if path is None and name == LIVE and is_own and (jobs / token).is_dir():
             return Response(status_code=204)  # its first piece is being made
         if path is None:
             raise HTTPException(404, _NOTHING)

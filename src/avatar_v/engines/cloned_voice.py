@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.engines.cloning import load_engine, manners_of, say_pieces
+from avatar_v.engines.manner import Manner
 from avatar_v.engines.stored_voice import PAUSE_S, SENTENCE, drawing
 from avatar_v.engines.voice_file import read_voice
 from avatar_v.media.sound import resampled
@@ -39,14 +40,17 @@ class ClonedVoice:
 
     def pieces(self, text: str, *, seed: int) -> Iterator[Float[Tensor, " s"]]:
         """Speech at 16 kHz as it is made: of models that can a third of a second and more, else
-        whole sentences; and the pause behind each. ValueError for one of which the model says
-        nothing."""
-        pause = torch.zeros(round(PAUSE_S * SAMPLE_RATE_HZ))
+        whole sentences; and the pause behind each. ValueError, before any, as `manners_of`; later
+        for one of which the model says nothing."""
         parts = [
             (manner, piece)
             for manner, part in manners_of(self.model, text)
             for piece in split_pieces(part)
         ]
+        return self._said(parts, seed)
+
+    def _said(self, parts: list[tuple[Manner, str]], seed: int) -> Iterator[Float[Tensor, " s"]]:
+        pause = torch.zeros(round(PAUSE_S * SAMPLE_RATE_HZ))
         for number, (manner, part) in enumerate(parts):
             with drawing("cloned voice", seed, number):
                 sounds = say_pieces(self.model, part, self.prompt, manner)

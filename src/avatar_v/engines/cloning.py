@@ -68,9 +68,12 @@ def say_pieces(
 
 def manners_of(model: CloningModel, text: str) -> list[tuple[Manner, str]]:
     """The parts of a text, and how each is to be said. ValueError for a model that cannot follow
-    what the text asks for."""
+    what the text asks for, and for words that ours cannot say."""
     if isinstance(model, TrainedVoice):
-        return list(split_manners(text))
+        parts = list(split_manners(text))
+        for manner, part in parts:
+            phonemes_of(part, manner.language)
+        return parts
     if has_marks(text):
         raise ValueError(f"--script: {ONLY_OURS}")
     return [(PLAIN, text)]

@@ -53,7 +53,8 @@ class StoredVoice:
     def pieces(self, text: str, *, seed: int) -> Iterator[Float[Tensor, " s"]]:
         """Speech at 16 kHz as it is made: each sentence and the pause behind it. ValueError, before
         any, for text in another alphabet than the voice's."""
-        parts = [self._read(part) for part in SENTENCE.split(text) if part.strip()]
+        parts = [part for part in SENTENCE.split(text) if any(map(str.isalnum, part))]
+        parts = [self._read(part) for part in parts]
 
         def said() -> Iterator[Float[Tensor, " s"]]:
             pause = torch.zeros(round(PAUSE_S * SAMPLE_RATE_HZ))

@@ -60,13 +60,17 @@ NOT_COMPARED = (
 ANEW = "start anew with --overwrite and without --resume"
 
 
+class KeptError(ValueError):
+    """Chunks that cannot be gone on with: damaged, or of another request, weights or version."""
+
+
 class ChunkCheckpoint:
     """``with KeptChunks(…) as kept: kept.states(0, sample)``: chunks made now or found.
 
     ``asked`` is all that the frames depend on, by name; None is a live sound, whose chunks are not
     kept. With ``resume`` the folder's chunks are used, else they are replaced. The folder goes when
-    the block ends well, the video is refused, or nothing in it is of use. ValueError on entering:
-    the chunks are of another request, or another process makes them.
+    the block ends well, the video is refused, or nothing in it is of use. On entering KeptError:
+    the chunks are of another request; ValueError: another process makes them.
     """
 
     def __init__(
@@ -118,12 +122,12 @@ class ChunkCheckpoint:
 
     def states(self, chunk: int, make: Callable[[], States]) -> States:
         """The states of a chunk: those found (on the CPU), or what ``make`` gives, kept from now
-        on. ValueError for a damaged file, OSError for one that cannot be written."""
+        on. KeptError for a damaged file, OSError for one that cannot be written."""
         found = self.found(chunk)
         return self.keep(chunk, make()) if found is None else found
 
     def found(self, chunk: int) -> States | None:
-        """The states of a chunk that an earlier run has made. ValueError for a damaged file."""
+        """The states of a chunk that an earlier run has made. KeptError for a damaged file."""
         path = self._path(chunk)
         if self._asked is None or not path.exists():
             return None
@@ -132,7 +136,7 @@ class ChunkCheckpoint:
             check_numbers(named, where=path)
             states = tuple(named[str(i)] for i in range(len(named)))
         except (SafetensorError, KeyError, ValueError) as error:
-            raise ValueError(f"{path} is damaged ({error}); {ANEW}") from error
+            raise KeptError(f"{path} is damaged ({error}); {ANEW}") from error
         self.num_found += 1
         return states
 
@@ -161,9 +165,9 @@ class ChunkCheckpoint:
             file = self.folder / "request.json"
             before = parse_json(file.read_bytes(), where=file)
         except (OSError, ValueError) as error:
-            raise ValueError(f"{self.folder}: no readable request.json; {ANEW}") from error
+            raise KeptError(f"{self.folder}: no readable request.json; {ANEW}") from error
         if different := differences(before, self._asked):
-            raise ValueError(
+            raise KeptError(
                 f"--resume: {self.folder} is of another request: {different}; repeat that one, or "
                 f"{ANEW}"
             )

@@ -2,8 +2,8 @@
 
 A `LiveSession` is one live request (run.py) whose sound is a feed (inputs/feed.py): consent,
 policy, watermark and sampling are those of every request. Its frames follow each other without a
-gap, 25 a second; the sound of each comes with it. Texts are said between, by the voice of the
-request (inputs/said.py). Connections are not known here (serving/live.py).
+gap, as many a second as the weights make; the sound of each comes with it. Texts are said between,
+by the voice of the request (inputs/said.py). Connections are not known here (serving/live.py).
 """
 
 import queue
@@ -30,7 +30,7 @@ from avatar_v.inputs.live import LiveSound
 from avatar_v.inputs.said import Speaker, checked_said
 from avatar_v.request.request import LIVE, Request
 from avatar_v.sampling.chunks import OVERLAP
-from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, num_frames
+from avatar_v.types import SAMPLES_PER_FRAME, num_frames
 
 if TYPE_CHECKING:
     import avatar_v.media.files
@@ -188,11 +188,11 @@ class LiveSession:
 
     def __iter__(self) -> Generator[LiveFrames, None, None]:
         """Make the frames, for as long as the session lasts. Once."""
-        num = 0
+        num, rate = 0, self._pipeline.format.video.frame_rate_hz
         try:
             with closing(iter(self._run)) as clips:
                 for clip in clips:
-                    yield LiveFrames(clip.frames, clip.sound, num / FRAME_RATE_HZ)
+                    yield LiveFrames(clip.frames, clip.sound, num / rate)
                     num += len(clip.frames)
                     if self._closed.is_set():
                         return
@@ -220,8 +220,10 @@ def measure_rate(pipeline: LoadedPipeline, request: Request, num_blocks: int = 4
         first, num = num_frames(length), num_frames(length + num_blocks * (length - OVERLAP))
         session.hear(torch.zeros(num * SAMPLES_PER_FRAME))
         session.end()
-        begun = time.perf_counter()
+        begun, num_made = time.perf_counter(), 0
         for part in session:
-            if round(part.start_s * FRAME_RATE_HZ) + len(part.frames) <= first:
+            num_made += len(part.frames)
+            if num_made <= first:
                 begun = time.perf_counter()
-    return (num - first) / FRAME_RATE_HZ / (time.perf_counter() - begun)
+    made_s = (num_made - first) / pipeline.format.video.frame_rate_hz
+    return made_s / (time.perf_counter() - begun)

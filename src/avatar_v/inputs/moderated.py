@@ -38,6 +38,10 @@ def check_inputs(
     if inputs.said is None and not isinstance(inputs.audio, LiveSound):
         rate_hz = frame_rate_hz * SAMPLES_PER_FRAME
         moderator.check_speech(str(person.audio), inputs.audio, rate_hz)
+        whole = inputs.delivered  # the networks may take one channel, who listens hears all
+        if whole is not None and (num := whole.form.num_channels) > 1:
+            rate_hz = whole.form.sample_rate_hz
+            moderator.check_speech(str(person.audio), whole.samples, rate_hz, num)
     moderator.check_pictures(person.image or person.reference, inputs.image[None])
     for path, clip in zip((person.reference, *person.also), inputs.clips, strict=False):
         moderator.check_pictures(path, clip.video[::frame_rate_hz])

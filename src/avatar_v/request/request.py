@@ -128,8 +128,8 @@ class SamplingOptions:
     """The way from noise to video (sampling/rollout.py)."""
 
     num_steps: Count | None = option(
-        "denoising steps; more are slower, and measure no better (default: those of a few-step "
-        "student, else 4)",
+        "denoising steps; more are slower, and measure no better at small size (default: those of "
+        "a few-step student, else 4, of full size 24)",
         flag="--steps", default=None, metavar="N", first=True,
     )  # fmt: skip
     size: str | None = option(
@@ -254,7 +254,7 @@ class Weights:
     )  # fmt: skip
     devices: Count = option(
         "processes that make the video together, each on a GPU of its own; with causal weights at "
-        "most as many as steps (%(default)s)",
+        "most one more than steps (%(default)s)",
         flag="--devices", default=1, metavar="N",
     )  # fmt: skip
     precision: str = option(

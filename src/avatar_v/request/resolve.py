@@ -18,10 +18,11 @@ from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.settings import Settings
 from avatar_v.types import TEMPORAL_FACTOR, num_frames
 from avatar_v.weights.card import DRAWN_PEOPLE, Card
-from avatar_v.weights.presets import format_of
+from avatar_v.weights.presets import format_of, preset
 
-NUM_STEPS = 4
-"""Denoising steps of weights that are no few-step student: 24 measure the same at small size."""
+NUM_STEPS, FULL_STEPS = 4, 24
+"""Denoising steps of weights that are no few-step student: at small size 24 measure the same as 4,
+at full size, where nobody has measured, they are those of the report (Avatar V §4.2)."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,8 @@ def live_delay(request: Request, card: Card, refiner: Card | None = None) -> Liv
 
 def num_steps_of(asked: int | None, card: Card) -> int:
     """Denoising steps where ``asked`` leaves them to the weights."""
-    return asked or card.can.num_steps or NUM_STEPS
+    is_full = preset(card.preset).embedded is None
+    return asked or card.can.num_steps or (FULL_STEPS if is_full else NUM_STEPS)
 
 
 def sampling_warnings(request: Request, card: Card) -> tuple[str, ...]:

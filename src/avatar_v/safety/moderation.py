@@ -66,16 +66,18 @@ class Moderator:
             if self.policy.texts is not None and text.strip():
                 _check(name, text_scores(text, self.policy.texts.model), self.policy.texts)
 
-    def check_speech(self, name: str, sound: Sound, rate_hz: int) -> None:
-        """The same of what is said in a sound, as far as the policy's recogniser hears it, half a
-        minute at a time."""
+    def check_speech(self, name: str, sound: Sound, rate_hz: int, num_channels: int = 1) -> None:
+        """The same of what is said in each channel of a sound, interleaved, as far as the policy's
+        recogniser hears it, half a minute at a time."""
         if self.policy.speech is None:
             return
-        span, hop = HEARD_S * rate_hz, (HEARD_S - SHARED_S) * rate_hz
-        for start in range(0, max(1, len(sound) - SHARED_S * rate_hz), hop):
-            part = resampled(sound[start : start + span], rate_hz)
-            said = heard_in(part, self.policy.speech.model)
-            self.check_texts({f"{name} from {start // rate_hz} s on": said})
+        second = rate_hz * num_channels
+        most, hop = HEARD_S * second, (HEARD_S - SHARED_S) * second
+        for start in range(0, max(1, len(sound) - SHARED_S * second), hop):
+            part = sound[start : start + most]
+            for channel in part.view(-1, num_channels).T.unique(dim=0):
+                said = heard_in(resampled(channel, rate_hz), self.policy.speech.model)
+                self.check_texts({f"{name} from {start // second} s on": said})
 
     def check_pictures(self, name: str, frames: Frames) -> None:
         """RefusedError if one of the pictures is refused."""

@@ -10,7 +10,7 @@ from itertools import groupby
 
 import sqlalchemy as sa
 
-from avatar_v.serving.job_tables import JOBS, LEASE_S, TALKS, WORKERS
+from avatar_v.serving.job_tables import DAY_S, HIDDEN, JOBS, LEASE_S, WORKERS
 from avatar_v.web.visitors import by_turns
 
 
@@ -50,8 +50,8 @@ def check_share(
                 is_own=True,
                 retry_s=LEASE_S,
             )
-    counts = (JOBS.c.owner == owner, JOBS.c.asked_s > now - 86_400)
-    kept = JOBS.c.state.in_(("waiting", "running", "done", *TALKS))
+    counts = (JOBS.c.owner == owner, JOBS.c.asked_s > now - DAY_S)
+    kept = JOBS.c.state.in_(("waiting", "running", "done", *HIDDEN))
     total = sa.select(sa.func.coalesce(sa.func.sum(JOBS.c.seconds), 0.0))
     today = db.execute(total.where(kept, *counts)).scalar_one()
     if today + seconds > admission.seconds_a_day:

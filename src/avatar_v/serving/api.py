@@ -16,6 +16,7 @@ decoded here, and no path is taken from a request. Every fault is {"error": a se
 
 import asyncio
 import dataclasses
+import logging
 import shutil
 import time
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import HTTPConnection
 
@@ -46,7 +48,7 @@ from avatar_v.serving.asked import (
 from avatar_v.serving.clients import Client, digest
 from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.job_tables import Job
-from avatar_v.serving.limits import Limits
+from avatar_v.serving.limits import BROKEN, Limits
 from avatar_v.serving.live import Rooms
 from avatar_v.serving.place import LIVE, Place, job_path
 from avatar_v.serving.talk import talk
@@ -56,6 +58,7 @@ from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.web.visitors import BusyError, Visitor
 from avatar_v.weights.card import Card
 
+LOG = logging.getLogger("avatar_v.serving")
 MAX_BODY = 2**16
 LONGEST_WAIT_S = 60.0
 LOOK_S = 0.5
@@ -181,6 +184,16 @@ def _add_faults(app: FastAPI) -> None:
     async def full(request: Request, error: FullError) -> Response:
         return told(error, 507)
 
+    @app.exception_handler(SQLAlchemyError)
+    async def away(request: Request, error: SQLAlchemyError) -> Response:
+        LOG.error("the queue does not answer", exc_info=error)
+        words = "the queue does not answer; ask again later"
+        return told(words, 503, {"Retry-After": str(RETRY_S)})
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        return told(BROKEN, 500)
+
     @app.exception_handler(ValueError)
     async def wrong(request: Request, error: ValueError) -> Response:
         return told(error, 422)
@@ -213,7 +226,7 @@ async def received(
 
 
 def _add_videos(app: FastAPI, server: _Server) -> None:
-    store = server.place.store
+    store, space = server.place.store, server.place.space(server.limits.total_mib)
 
     @app.post("/v1/videos", status_code=202)
     async def ask(request: Request) -> dict[str, Any]:
@@ -229,6 +242,7 @@ def _add_videos(app: FastAPI, server: _Server) -> None:
         if not whole or not 0 <= priority <= client.priority:
             raise ValueError(f"priority is a whole number from 0 to {client.priority} for you")
         options, seconds = server.options(client, values)
+        space.check()
         job = store.ask(
             client.name,
             options,
@@ -311,7 +325,7 @@ def _add_live(app: FastAPI, server: _Server, talks: Talks | None) -> None:
             given, seconds = server.options(client, _fields(body), is_live=True)
             options.update(given)
             shares.append(store.hold(client.name, seconds=seconds, admission=server.share(client)))
-            return RequestOfVideo.of(**given).changed(**talks.rules)
+            return RequestOfVideo.of(**given).changed(watermark=True, **talks.rules)
 
         def on_end(seconds: float) -> None:
             for share in shares:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from avatar_v.base.options import option_flag
+from avatar_v.engines.checks import check_script
 from avatar_v.engines.script import SPOKEN_PER_S
 from avatar_v.engines.voices import is_drawn
 from avatar_v.media import containers
@@ -20,9 +21,10 @@ from avatar_v.request.resolve import check_fits
 from avatar_v.serving.limits import CONSENT, Limits, check_file
 from avatar_v.weights.card import Card
 
-FILES = ("reference", "audio", "image", "also")
+FILES = ("reference", "audio", "listen", "image", "also")
 OURS = (
-    "motion", "consent", "enhance", "audio_rate_hz", "audio_channels", "audio_patience_s"
+    "motion", "consent", "enhance", "engine", "audio_rate_hz", "audio_channels",
+    "audio_patience_s",
 )  # fmt: skip
 """Options of a person that are the server's: its folders, code that is named, and what live sound
 needs."""
@@ -99,9 +101,11 @@ def _checked(
         return options, limits.talk_s
     if person.audio is not None:
         return options, containers.extent(Path(person.audio))[0]
-    seconds = len(person.script or "") / SPOKEN_PER_S
+    assert person.script is not None, "check_settings asks for speech"
+    seconds = len(person.script) / SPOKEN_PER_S
     if seconds > limits.speech_s:
         raise ValueError(f"the speech lasts {seconds:.0f} s; at most {limits.speech_s:g} are taken")
+    check_script(person.script, person.voice)
     return options, seconds
 
 
@@ -124,14 +128,14 @@ def field_words(text: str, *paths: str | Path) -> str:
 def files_of(request: Request) -> tuple[str, ...]:
     """The paths of a request's files."""
     person = request.person
-    given = (person.reference, person.audio, person.image, *person.also)
+    given = (person.reference, person.audio, person.listen, person.image, *person.also)
     return tuple(path for path in given if path is not None)
 
 
 def _paths(
     name: str, given: Any, find: Callable[[str], Path | None], limits: Limits, called: str
 ) -> str | tuple[str, ...]:
-    most_s = limits.speech_s if name == "audio" else limits.reference_s
+    most_s = limits.speech_s if name in ("audio", "listen") else limits.reference_s
     if name != "also":
         return _path(given, find, limits, most_s, called)
     if not isinstance(given, tuple) or len(given) > 8:

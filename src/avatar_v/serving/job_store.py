@@ -33,11 +33,23 @@ from avatar_v.serving.admission import (
     sums,
     time_of,
 )
-from avatar_v.serving.job_tables import JOBS, LEASE_S, SCHEMA, TALKS, WORKERS, Job, State, of_row
+from avatar_v.serving.job_tables import (
+    DAY_S,
+    HIDDEN,
+    JOBS,
+    LEASE_S,
+    SCHEMA,
+    WORKERS,
+    Job,
+    State,
+    of_row,
+)
 from avatar_v.web.database import open_engine, writing
 
 MOST_TRIES = 3
 MOST_PRIORITY = 9
+PREPARING_S = 120.0
+"""Before a conversation begins: its files are read, its rate is measured, its socket comes."""
 _LOCK = 20536
 """Of PostgreSQL: one server or worker at a time changes the queue."""
 _FADE = 0.8
@@ -94,7 +106,8 @@ class JobStore:
             check_share(db, owner, owner, seconds, admission, now)
             values = {"id": id_, "owner": owner, "house": owner}
             values |= {"priority": 0, "state": "talking", "request": "{}"}
-            times = {"asked_s": now, "begun_s": now, "lease_s": now + seconds + LEASE_S}
+            lease_s = now + PREPARING_S + seconds + LEASE_S
+            times = {"asked_s": now, "begun_s": now, "lease_s": lease_s}
             db.execute(JOBS.insert().values(**values, **times, seconds=seconds))
             return _job(db, id_)
 
@@ -102,12 +115,12 @@ class JobStore:
         """A job of its owner."""
         with self._engine.connect() as db:
             job = _job_or_none(db, id_)
-        is_own = job is not None and job.owner == owner and job.state not in TALKS
+        is_own = job is not None and job.owner == owner and job.state not in HIDDEN
         return job if is_own else None
 
     def of_owner(self, owner: str, *, most: int = 100) -> list[Job]:
         """An owner's jobs, the newest first."""
-        own = (JOBS.c.owner == owner, JOBS.c.state.not_in(TALKS))
+        own = (JOBS.c.owner == owner, JOBS.c.state.not_in(HIDDEN))
         query = sa.select(JOBS).where(*own).order_by(JOBS.c.asked_s.desc())
         with self._engine.connect() as db:
             return [of_row(row) for row in db.execute(query.limit(most)).mappings()]
@@ -198,13 +211,27 @@ class JobStore:
             rows = db.execute(query.group_by(JOBS.c.state, JOBS.c.priority))
             return {(state, priority): num for state, priority, num in rows}
 
+    def open_requests(self) -> list[str]:
+        """The requests of jobs that wait or run, as JSON."""
+        query = sa.select(JOBS.c.request).where(JOBS.c.state.in_(("waiting", "running")))
+        with self._engine.connect() as db:
+            return list(db.execute(query).scalars())
+
     def remove_old(self, keep_s: float) -> list[str]:
-        """Forget what has been over for so long, and workers that died then; the ids of jobs."""
-        before = time.time() - keep_s
+        """Forget what has been over for so long, and workers that died then; the ids of jobs. What
+        was made counts in its owner's day to its end."""
+        now = time.time()
+        before = now - keep_s
         with self._changing() as db:
-            old = JOBS.c.ended_s < before
-            ids = list(db.execute(sa.select(JOBS.c.id).where(old)).scalars())
-            db.execute(JOBS.delete().where(old))
+            old, is_known = JOBS.c.ended_s < before, JOBS.c.state != "forgotten"
+            ids = list(db.execute(sa.select(JOBS.c.id).where(old, is_known)).scalars())
+            counts = (JOBS.c.state.in_(("done", "talked")), JOBS.c.asked_s > now - DAY_S)
+            # another id: a client may give its key once more
+            id_ = JOBS.c.id + "/" + sa.cast(JOBS.c.ended_s, sa.Text)
+            left = {"id": id_, "house": JOBS.c.owner, "request": "{}", "state": "forgotten"}
+            db.execute(JOBS.update().where(old, *counts).values(**left))
+            over = sa.or_(is_known, JOBS.c.asked_s <= now - DAY_S)
+            db.execute(JOBS.delete().where(old, over))
             db.execute(WORKERS.delete().where(WORKERS.c.seen_s < before))
         return ids
 

@@ -7,9 +7,12 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-State = Literal["waiting", "running", "done", "failed", "cancelled", "talking", "talked"]
-TALKS = ("talking", "talked")
-"""Of conversations, which no worker makes."""
+State = Literal[
+    "waiting", "running", "done", "failed", "cancelled", "talking", "talked", "forgotten"
+]
+HIDDEN = ("talking", "talked", "forgotten")
+"""Of conversations, which no worker makes, and of what counts in its owner's day alone."""
+DAY_S = 86_400.0
 LEASE_S = 30.0
 """For which a worker has a job without a sign of life."""
 SCHEMA = sa.MetaData()

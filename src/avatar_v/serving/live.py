@@ -23,7 +23,6 @@ from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.session import LiveSession, measure_rate
 from avatar_v.media.outputs import FragmentStream
 from avatar_v.request.request import Request
-from avatar_v.types import FRAME_RATE_HZ
 from avatar_v.web.visitors import BusyError, Visitor, check_share
 
 PLACE_S = 20.0
@@ -230,7 +229,7 @@ class Rooms:
         if held.session is not None:
             held.session.close()
             self.metrics.count(held.session)
-        held.on_end(held.num_frames / FRAME_RATE_HZ)
+        held.on_end(held.num_frames / self.pipeline.format.video.frame_rate_hz)
 
     def _check(self, visitor: Visitor, most_own: int) -> None:
         if self.is_draining:

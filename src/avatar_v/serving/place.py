@@ -43,11 +43,14 @@ class Place:
         return Space((self.uploads, self.jobs), max_mib)
 
     def sweep(self, keep_s: float) -> None:
-        """Remove videos that have been over for so long, and files that nobody used."""
+        """Remove videos that have been over for so long, and files that nobody used and no video
+        waits for."""
         for id_ in self.store.remove_old(keep_s):
             shutil.rmtree(self.jobs / id_, ignore_errors=True)
+        requests = self.store.open_requests()
         for folder in self.uploads.iterdir():
-            if time.time() - folder.stat().st_mtime > keep_s:
+            is_old = time.time() - folder.stat().st_mtime > keep_s
+            if is_old and not any(folder.name in request for request in requests):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

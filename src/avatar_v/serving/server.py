@@ -7,6 +7,7 @@ for the next start. Further copies on other machines share the queue (PostgreSQL
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -101,6 +102,7 @@ def serve_api(
         max_body=MAX_BODY,
         large=large,
         sockets=talks is not None,
+        worded=_worded,
     )
     config = server_config(guard, last_words_s=5, sockets=talks is not None)
     held = None if talks is None else talks.rooms
@@ -114,6 +116,11 @@ def serve_api(
         server.run(sockets=[listener])
     if talks is not None:
         talks.rooms.end()
+
+
+def _worded(sentence: str) -> tuple[bytes, bytes]:
+    """What the guard refuses, as every fault is told (api.py), and the type of that."""
+    return json.dumps({"error": sentence}).encode(), b"application/json"
 
 
 def work_until_stopped(
@@ -213,24 +220,38 @@ def _keep_running(
     pause_s = AGAIN_S[0]
     while not over.is_set():
         begin = time.monotonic()
-        own = {**os.environ, PARENT: str(os.getpid())}
-        process = subprocess.Popen(command, env=own, start_new_session=True)  # Ctrl-C is for us
-        while process.poll() is None and not over.wait(LOOK_S):
-            pass
+        try:
+            status = _run_once(command, store, over, grace_s)
+        except OSError as error:  # no memory for a process, as where one was killed for it
+            status = error
         if over.is_set():
-            process.terminate()
-            try:
-                process.wait(grace_s + 10.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
             return
-        store.gone(worker_name(process.pid))
         is_young = time.monotonic() - begin < YOUNG_S
         pause_s = min(2 * pause_s, AGAIN_S[1]) if is_young else AGAIN_S[0]
-        status = process.returncode
         print(f"a worker ended ({status}); another begins in {pause_s:g} s", file=sys.stderr)
         over.wait(pause_s)
+
+
+def _run_once(
+    command: Sequence[str], store: JobStore, over: threading.Event, grace_s: float
+) -> int:
+    """The status of a worker that has ended."""
+    own = {**os.environ, PARENT: str(os.getpid())}
+    process = subprocess.Popen(command, env=own, start_new_session=True)  # Ctrl-C is for us
+    while process.poll() is None and not over.wait(LOOK_S):
+        pass
+    if over.is_set():
+        process.terminate()
+        try:
+            process.wait(grace_s + 10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        return process.wait()
+    try:
+        store.gone(worker_name(process.pid))
+    except SQLAlchemyError:  # then its job waits for its lease
+        LOG.exception("the queue does not answer")
+    return process.returncode
 
 
 def _end_with(parent: int) -> None:

@@ -3,7 +3,8 @@
 It is a process of `avatar-v serve`, or a thread of the page (app/server.py). While a video is made,
 an HLS playlist grows in the job's folder; when it is whole, the mp4 and its record stand beside it.
 A thread keeps the job: a worker that hangs in a step keeps it too, one that
-dies does not. What a dead one had sampled the next one goes on from (generate/resume.py).
+dies does not. What a dead one had sampled the next one goes on from (generate/resume.py), where it
+would make the same.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from avatar_v.base.locks import exclusive
 from avatar_v.base.traces import span
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.resume import KeptError
 from avatar_v.generate.run import run
 from avatar_v.media.outputs import build_output
 from avatar_v.request.output_files import has_kept, json_path
@@ -98,13 +100,15 @@ class Worker:
 
     def _make(self, job: Job) -> None:
         folder = self.jobs / job.id
-        folder.mkdir(mode=0o700, exist_ok=True)
         try:
+            folder.mkdir(mode=0o700, exist_ok=True)
             lock = exclusive(folder / "lock", "another worker has it")
         except ValueError:  # one that was taken for dead, and is not
             self.store.give_back(job)
             self._stop.wait(KEEP_S)
             return
+        except OSError as error:  # as of a full disk
+            return self._fail(job, folder, self._words(str(error), folder))
         try:
             with span("video", job.trace, job=job.id, seconds=job.seconds):
                 self._make_alone(job, folder)
@@ -116,12 +120,16 @@ class Worker:
         begin = time.perf_counter()
         try:
             with self._kept(job) as is_lost:
-                whole = self._frames(job, request, folder, is_lost)
+                try:
+                    whole = self._frames(job, request, folder, is_lost)
+                except KeptError:  # of a worker of another version, precision or device
+                    anew = request.changed(resume=False)
+                    whole = self._frames(job, anew, folder, is_lost)
         except SQLAlchemyError:
             raise
         except (ValueError, OSError) as error:
             text = str(error) or type(error).__name__
-            self._fail(job, folder, self._words(text, *files_of(request), *self._hidden))
+            self._fail(job, folder, self._words(text, folder, *files_of(request), *self._hidden))
         except Exception:
             LOG.exception("job %s failed", job.id)
             self._fail(job, folder, BROKEN)
@@ -205,9 +213,11 @@ class Worker:
 
 
 def _request(job: Job, out: Path) -> Request:
-    """Of a job; in a later try it goes on with what the one before has left."""
+    """Of a job; in a later try it goes on with what the one before has left, or makes anew what
+    that one could not tell of any more."""
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in job.request.items()}
-    return Request.of(**options).changed(out=str(out), watermark=True, resume=has_kept(out))
+    how = {"out": str(out), "overwrite": True, "resume": has_kept(out)}
+    return Request.of(**options).changed(watermark=True, **how)
 
 
 def save_public(record: Record, words: Callable[..., str] = field_words) -> Record:
@@ -223,6 +233,7 @@ def save_public(record: Record, words: Callable[..., str] = field_words) -> Reco
             also=tuple(Path(path).name for path in person.also),
             image=None if person.image is None else Path(person.image).name,
             audio=None if person.audio is None else Path(person.audio).name,
+            listen=None if person.listen is None else Path(person.listen).name,
             out=Path(request.output.out).name,
             consent=tuple(Path(place).name for place in person.consent),
             policy=None if request.output.policy is None else Path(request.output.policy).name,

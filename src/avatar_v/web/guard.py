@@ -40,6 +40,7 @@ _HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cross-origin-opener-policy": b"same-origin",
 }
+_PLAIN = b"text/plain; charset=utf-8"
 _PORT = re.compile(r"[0-9]{1,5}")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
@@ -54,7 +55,8 @@ class Guard:
     than `MIN_BYTES_PER_S`.
     ``origins`` are other origins ("https://study.example") that may send, for a server behind a
     proxy that changes the Host.
-    With ``sockets`` the server speaks WebSocket.
+    With ``sockets`` the server speaks WebSocket. Sentences are ``worded`` as the server's own: the
+    text, and its type.
     A response that brings its own Content-Security-Policy keeps it, others get ``policy``.
     """
 
@@ -71,13 +73,14 @@ class Guard:
         policy: str = STRICT_POLICY,
         origins: Collection[str] = (),
         sockets: bool = False,
+        worded: Callable[[str], tuple[bytes, bytes]] = lambda text: (text.encode(), _PLAIN),
     ) -> None:
         self.app, self.max_body, self.large = app, max_body, dict(large or {})
         self.hosts = None if hosts is None else {name.lower() for name in hosts}
         self.any_address, self.max_large, self.pause_s = any_address, max_large, pause_s
         self.origins = {origin.lower() for origin in origins}
         self.headers = _HEADERS | {b"content-security-policy": policy.encode("ascii")}
-        self._sockets = sockets
+        self._sockets, self._worded = sockets, worded
         self._arriving: list[Visitor] = []  # with a large body
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -88,7 +91,7 @@ class Guard:
         send = self._with_headers(send)
         fault = self._fault(scope)
         if fault is not None:
-            return await _refuse(receive, send, *fault)
+            return await self._refuse(receive, send, *fault)
         if scope["path"] not in self.large:
             return await self._measured(scope, receive, send)
         visitor = _visitor(scope)
@@ -102,7 +105,8 @@ class Guard:
                 when="arrive already; try again when they are here",
             )
         except BusyError as error:
-            return await _refuse(receive, send, 429 if error.is_own else 503, f"{error}.")
+            status = 429 if error.is_own else 503
+            return await self._refuse(receive, send, status, f"{error}.")
         self._arriving.append(visitor)
         try:
             await self._measured(scope, receive, send)
@@ -117,9 +121,10 @@ class Guard:
         fault = self._fault({**scope, "method": "GET"})
         if fault is None:
             return await self.app(scope, receive, send)
-        words = {"type": "websocket.http.response.body", "body": fault[1].encode()}
-        await send({"type": "websocket.http.response.start", "status": fault[0], "headers": []})
-        await send(words)
+        body, kind = self._worded(fault[1])
+        start = {"status": fault[0], "headers": [(b"content-type", kind)]}
+        await send({"type": "websocket.http.response.start", **start})
+        await send({"type": "websocket.http.response.body", "body": body})
 
     def _fault(self, scope: Message) -> tuple[int, str] | None:
         """The status and the sentence for a request that must not pass, from its head alone."""
@@ -178,7 +183,25 @@ class Guard:
         with contextlib.suppress(BodyError):
             await self.app(scope, body.next, answered)
         if body.fault is not None and not has_begun:
-            await _refuse(receive, send, *body.fault)
+            await self._refuse(receive, send, *body.fault)
+
+    async def _refuse(self, receive: Receive, send: Send, status: int, sentence: str) -> None:
+        """A complete answer, after which the connection is closed: its body may not have been read.
+
+        A little of the body is read and dropped first. Else the connection would be reset under a
+        client that is still sending, which then never sees the answer.
+        """
+        body, kind = self._worded(sentence)
+        headers = [
+            (b"content-type", kind),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(_dropped(receive), DROP_S)
+        await send({"type": "http.response.body", "body": b""})
 
     def _with_headers(self, send: Send) -> Send:
         async def sent(message: Message) -> None:
@@ -282,25 +305,6 @@ def _visitor(scope: Message) -> Visitor:
 def _too_large(limit: int) -> str:
     size = f"{limit / 2**20:g} MiB" if limit >= 2**20 else f"{limit / 2**10:g} KiB"
     return f"The request is too large; at most {size} are taken."
-
-
-async def _refuse(receive: Receive, send: Send, status: int, sentence: str) -> None:
-    """A complete answer, after which the connection is closed: its body may not have been read.
-
-    A little of the body is read and dropped first. Else the connection would be reset under a
-    client that is still sending, which then never sees the answer.
-    """
-    body = sentence.encode()
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(_dropped(receive), DROP_S)
-    await send({"type": "http.response.body", "body": b""})
 
 
 async def _dropped(receive: Receive) -> None:
