@@ -41,6 +41,7 @@ REPEATED = ("speed", "reference_attention")
 _MARKED = re.compile(
     r"(<!-- (table|grid):([\w ]+?)(?: \| ([^>]+?))? -->\n).*?(<!-- /table -->)", re.DOTALL
 )
+_BEGUN = re.compile(r"^<!-- (?:table|grid):([\w ]+?)(?: \| [^>]+?)? -->$", re.MULTILINE)
 _HEADLINE = re.compile(r"(<!-- headline\n(.*?)-->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
@@ -60,7 +61,8 @@ def fill(documents: Sequence[Path], *, check: bool) -> int:
 
 
 def filled(document: str, results: Path = RESULTS_DIR) -> str:
-    """``document`` with every marked table made anew; ValueError names a result that is missing."""
+    """``document`` with every marked table made anew; ValueError names a result that is missing,
+    and a table without an end."""
 
     def read(name: str) -> Result:
         paths = sorted(results.rglob(f"{name}.json"))
@@ -86,6 +88,10 @@ def filled(document: str, results: Path = RESULTS_DIR) -> str:
             lines.append(_row([*cells, f"[{Path(page).stem.replace('_', ' ')}]({page})"]))
         return match[1] + "\n".join([*lines, ""]) + match[3]
 
+    marks = _BEGUN.findall(document)
+    ended = [match[3] for match in _MARKED.finditer(document)]
+    if lost := [name for name in marks if name not in ended]:
+        raise ValueError(f"the table of {lost[0]} does not end: <!-- /table --> is missing")
     return _HEADLINE.sub(headline, _MARKED.sub(marked, document))
 
 

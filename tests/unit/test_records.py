@@ -187,6 +187,8 @@ def test_tables_show_value_interval_and_verdict(tmp_path):
     assert tables.filled(one_row, tmp_path) == one_row
     with pytest.raises(ValueError, match="fits c"):
         tables.filled("<!-- table:one | c -->\n<!-- /table -->", tmp_path)
+    with pytest.raises(ValueError, match="the table of one does not end"):
+        tables.filled("<!-- table:one -->\n\ntext", tmp_path)
     with pytest.raises(ValueError, match="two"):
         tables.filled("<!-- table:two -->\n<!-- /table -->", tmp_path)
 
