@@ -112,7 +112,7 @@ def test_a_part_ends_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert run_words("run", words) == 0
     run = tmp_path / "runs" / "tiny" / "1_t2v"
     row = json.loads((run / TIME_BOX).read_text())
-    assert row["step"] == len(losses(run)) > 1
+    assert row["step"] == len(losses(run)) >= 1
     assert row["fit_s"] >= 2.0
     assert row["tflops"] > 0
     assert "val/loss" in row["numbers"]
