@@ -13,6 +13,7 @@ from jaxtyping import Float32
 
 from avatar_v.critics.frozen import hash_files
 from avatar_v_data.curation.detectors import LEAST, Detector, Points, in_square, run
+from avatar_v_data.curation.heads import lies_in
 from avatar_v_data.curation.stages import TICK, Clip, ClipScorer, Frame, Result, Seen
 
 PALMS = Detector(((24, 2), (12, 6)), (0.0, 1.0))
@@ -35,6 +36,10 @@ class Hand(NamedTuple):
     sure: float
     points: Float32[np.ndarray, "21 2"]
 
+    @property
+    def middle(self) -> list[float]:
+        return np.median(self.points, 0).tolist()
+
 
 @dataclass(frozen=True)
 class HandStage(ClipScorer):
@@ -54,10 +59,11 @@ class HandStage(ClipScorer):
     def score(self, clip: Clip, seen: Seen) -> Result:
         looks = [list(hands(frame)) for frame in clip.frames[::TICK]]
         sure = [max(hand.sure for hand in look) for look in looks if look]
-        boxes = seen.results["faces"]["boxes"][clip.start // TICK :]
+        first = clip.start // TICK
+        boxes = seen.results["faces"]["boxes"][first : first + len(looks)]
         covered = [
-            any(_lies_in(np.median(hand.points, 0), box) for hand in look) if box else False
-            for look, box in zip(looks, boxes, strict=False)
+            box is not None and any(lies_in(hand.middle, box) for hand in look)
+            for look, box in zip(looks, boxes, strict=True)
         ]
         return {
             "hands": round(len(sure) / len(looks), 4),
@@ -94,11 +100,6 @@ def _upright(palm: Points) -> Float32[np.ndarray, "3 2"]:
     middle, reach = palm[0] + UP * size * up, AROUND * size / 2
     sides = (up - right, up + right, -up - right)
     return np.stack([middle + reach * side for side in sides]).astype(np.float32)
-
-
-def _lies_in(point: np.ndarray, box: list[float]) -> bool:
-    left, top, right, bottom = box
-    return bool(left < point[0] < right and top < point[1] < bottom)
 
 
 def _files() -> list[Path]:

@@ -48,3 +48,9 @@ def boxes_between(boxes: Boxes, start: int, stop: int) -> tuple[Float[Tensor, "f
     left = right - 1
     share = ((frames - at[left]) / (at[right] - at[left]))[:, None]
     return torch.lerp(known[left], known[right], share), [n * TICK - start for n in ticks]
+
+
+def lies_in(point: Sequence[float], box: Sequence[float]) -> bool:
+    """Whether a point, x and y in parts of the picture, lies within a box."""
+    left, top, right, bottom = box
+    return left < point[0] < right and top < point[1] < bottom

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from avatar_v.critics.frozen import hash_files
-from avatar_v_data.curation.heads import boxes_between
+from avatar_v_data.curation.heads import boxes_between, lies_in
 from avatar_v_data.curation.stages import TICK, Clip, ClipScorer, Result, Seen
 
 BODY, HANDS = slice(0, 17), (slice(91, 112), slice(112, 133))
@@ -56,9 +56,9 @@ class PoseStage(ClipScorer):
             bgr = np.ascontiguousarray(frame.flip(0).permute(1, 2, 0).numpy())
             points, scores = (part[0] for part in _network(self.model)(bgr))
             shown = [hand for hand in HANDS if (scores[hand] >= SEEN).mean() > 0.5]
-            middles = [np.median(points[hand], 0) / size for hand in shown]
-            left, top, right, bottom = boxes[number].tolist()
-            on_face.append(any(left < x < right and top < y < bottom for x, y in middles))
+            middles = [(np.median(points[hand], 0) / size).tolist() for hand in shown]
+            box = boxes[number].tolist()
+            on_face.append(any(lies_in(middle, box) for middle in middles))
             clear += [max(float(scores[hand].mean()) for hand in shown)] if shown else []
             bodies.append((scores[BODY] >= SEEN).mean())
         return {
