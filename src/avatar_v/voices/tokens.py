@@ -7,8 +7,8 @@ The speaker is a vector of the voice (critics/voice.py) in eight product-quantis
 is the first codebooks of a recording of the voice. In speech each phoneme stands before the codes
 of its frames (as ELLA-V, Song et al. 2024), and between them how many frames these are. What is
 said next is given; the model says how long each phoneme lasts and then how it sounds, and no word
-is skipped or said twice. Without the number a phoneme's end was one token beside 1,024 codes that
-go on, and was learned so badly that speech took twice its time.
+is skipped or said twice. Without the number, the end of a phoneme would be one token beside 1,024
+codes that go on. That is learned badly, and speech is too slow.
 """
 
 import itertools
