@@ -42,6 +42,7 @@ from avatar_v.voices.model import (
 )
 from avatar_v.voices.rewards import REWARDS
 from avatar_v.voices.sequences import encode_voices
+from avatar_v.voices.shipped import TRAINED
 from avatar_v.voices.tokens import (
     END,
     SPEAKER_PARTS,
@@ -401,6 +402,22 @@ def test_the_recipes_train_at_their_smallest(
     assert cli.main([*words, "--ckpt_path", "last"]) == 0
     assert cli.main([*words, "--ckpt_path", "last", "--trainer.max_stepz=3"]) == 2
     assert cli.main([*words, "--model.width=33"]) == 2
+
+    slim = ["weights", "slim", "runs/voice_sft/voice", "--out", "slim", "--error", "llama=2e-2"]
+    assert cli.main(slim) == 0
+    assert cli.main([*slim, "codec=1e-3"]) == 2, "slim is there"
+    assert cli.main([*slim[:4], "other", "--error", "vae=1e-3"]) == 2
+    whole, packed = (VoiceModel.load(f, TRAINED) for f in ("runs/voice_sft/voice", "slim"))
+    packed_state = packed.llama.state_dict()
+    for name, value in whole.llama.state_dict().items():
+        assert (packed_state[name] - value).norm() <= 2.01e-2 * value.norm(), name
+    assert packed.codec.codes_hash() == whole.codec.codes_hash(), "without an error it is exact"
+    on = [*words, "--init_from", "slim", "--out", "on", "--trainer.learning_rate=0"]
+    assert cli.main(on) == 2, "whose codec?"
+    assert cli.main([*on, "--codec", "null"]) == 0
+    same = VoiceModel.load("on/voice", TRAINED)
+    assert torch.equal(same.speaker.centres, whole.speaker.centres)
+    assert all(torch.equal(packed_state[k], v) for k, v in same.llama.state_dict().items())
 
     pytest.importorskip("pocketsphinx")
     monkeypatch.setattr("avatar_v.voices.model.MOST_FRAMES", 2)

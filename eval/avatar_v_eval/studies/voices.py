@@ -18,9 +18,10 @@ from avatar_v.base import checks
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.voices.corpus import world
 from avatar_v.voices.model import Drawing, VoiceModel, vector_of
-from avatar_v.voices.phonemes import EMOTIONS, TRAINED
+from avatar_v.voices.phonemes import EMOTIONS
 from avatar_v.voices.rewards import pause_error, phoneme_error, rate_error
 from avatar_v.voices.sequences import asked_of
+from avatar_v.voices.shipped import TRAINED, engine_folder
 from avatar_v_eval.intervals import mean_interval, rate
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -69,7 +70,7 @@ def measure(options: argparse.Namespace) -> Findings:
         name, equals, folder = word.partition("=")
         if not equals or not name.isidentifier():
             raise ValueError(f"--models takes NAME=DIR, not {word}")
-        models[name] = VoiceModel.load(folder, TRAINED)
+        models[name] = VoiceModel.load(engine_folder(folder), TRAINED)
     speakers = read_speakers(options.corpus, options.speakers, options.said)
     first = next(iter(models.values()))
     said = {"true": [true_speeches(one) for one in speakers]}

@@ -89,10 +89,12 @@ def compressed(base: State, state: State, error: float) -> dict[str, Tensor]:
             coded = _coded(before, value, error)
         elif before is None and error > 0:
             coded = _coded(torch.zeros_like(value), value, error)
+            if coded is not None and value.nbytes > MAX_RATIO * len(coded[CODES]):
+                coded = None  # a reader would not believe it
             coded = None if coded is None else {**coded, LIKE: value.new_empty(0, *value.shape)}
         found = _packed(value) if coded is None else coded
         if coded is None and value.nbytes > MAX_RATIO * len(found[PACKED]):
-            stored[key] = value  # zeros pack better than a reader would believe
+            stored[key] = value  # zeros
             continue
         stored |= {key + end: x for end, x in found.items()}
     return {key: value.contiguous() for key, value in stored.items()}

@@ -11,6 +11,7 @@ from pathlib import Path
 from avatar_v.base.words import notice
 from avatar_v.engines.voices import DRAWN, VOICE_FILE
 from avatar_v.safety.key import own_key
+from avatar_v.voices.shipped import DEFAULT_ENGINE
 from avatar_v.weights.card import (
     DEFAULT_WEIGHTS,
     DRAWN_PEOPLE,
@@ -45,7 +46,8 @@ def _add_voice(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add = parser.add_argument
     add("recording", metavar="FILE", help="3 to 30 s of one person's speech: any file with sound")
     add("--transcript", required=True, metavar="TEXT|FILE.txt", help="the words in it")
-    add("--engine", required=True, metavar="DIR", help="a model that clones: CSM, Dia, Pocket TTS")
+    add("--engine", default=DEFAULT_ENGINE, metavar="NAME|DIR", help="a model that clones: CSM, "
+        "Dia, Pocket TTS, or your own (%(default)s, which ships)")  # fmt: skip
     add("--out", required=True, metavar=f"OUT{VOICE_FILE}", help="the voice")
     add("--consent", action="append", default=[], metavar="FILE|DIR",
         help="refuse voices other than those of these records of consent; repeatable")  # fmt: skip

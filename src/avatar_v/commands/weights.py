@@ -7,6 +7,7 @@ from pathlib import Path
 
 from avatar_v.base.stored import Count, Size, converted
 from avatar_v.base.words import counted
+from avatar_v.voices.shipped import SPEAKER_FILE
 from avatar_v.weights.card import AdapterSpec, read_adapter_card, read_card, weights_folder
 
 
@@ -67,9 +68,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _add_size_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     slim = actions.add_parser(
         "slim",
-        help="pipeline folder → the same in fewer bytes",
+        help="pipeline folder, or voice model → the same in fewer bytes",
         description="With --base, OUT holds what DIR changes in the weights BASE beside it, and "
-        "needs them there.",
+        "needs them there. A model of recipes/voices has the parts llama and codec.",
         allow_abbrev=False,
     )
     slim.add_argument("source", metavar="DIR")
@@ -145,10 +146,23 @@ def _add_adapter_actions(actions: "argparse._SubParsersAction[argparse.ArgumentP
     )
 
 
+def _slim_voice(args: argparse.Namespace) -> int:
+    from avatar_v.voices.slim import PARTS, make_slim_voice
+    from avatar_v.weights.slim import parse_errors
+
+    if args.base is not None:
+        raise ValueError("--base: a voice model has none")
+    make_slim_voice(args.source, args.out, parse_errors(args.error, PARTS))
+    print(f"wrote {args.out}")
+    return 0
+
+
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command. A missing folder is an error before torch is imported."""
     if args.action == "whole":
         args.source = weights_folder(args.source)
+    if args.action == "slim" and (Path(args.source) / SPEAKER_FILE).is_file():
+        return _slim_voice(args)
     if args.action in ("average", "decoder", "slim", "whole"):
         for folder in args.sources if args.action == "average" else [args.source]:
             read_card(folder)

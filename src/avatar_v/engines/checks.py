@@ -9,7 +9,7 @@ from avatar_v.engines.manner import has_marks
 from avatar_v.engines.script import read_script, split_sentences
 from avatar_v.engines.voices import DRAWN, drawn_number, is_drawn, is_voice_file
 from avatar_v.safety import policy
-from avatar_v.voices.phonemes import TRAINED
+from avatar_v.voices.shipped import DEFAULT_ENGINE, SPEAKER_FILE, TRAINED, engine_folder
 
 WHERE_FROM = (
     "a text-to-speech model as transformers saves it, for example of `hf download "
@@ -56,7 +56,7 @@ CLONING = {
         f"audio tokenizer as FOLDER/{CODEC}",
     ),
     OURS: Kind(
-        ("config.json", "speaker.safetensors", f"{CODEC}/config.json"),
+        ("config.json", SPEAKER_FILE, f"{CODEC}/config.json"),
         TRAINED,
     ),
 }  # fmt: skip
@@ -106,11 +106,15 @@ def check_folder(voice: str) -> None:
     _check_kind(Path(voice), f"--voice {voice}", VITS, WHERE_FROM)
 
 
-def check_engine(folder: str | Path) -> str:
-    """The kind of the model that clones, in a folder. ValueError as `check_folder`."""
-    folder, source = Path(folder), "; or ".join(kind.source for kind in CLONING.values())
+def check_engine(engine: str | Path) -> str:
+    """The kind of the model that clones, by its name or in a folder. ValueError as
+    `check_folder`."""
+    folder, source = engine_folder(engine), "; or ".join(kind.source for kind in CLONING.values())
     if not folder.is_dir():
-        raise ValueError(f"--engine {folder}: no such folder; expected {source}")
+        raise ValueError(
+            f"--engine {engine}: no such folder; expected {DEFAULT_ENGINE}, which ships, or a "
+            f"folder with {source}"
+        )
     return _check_kind(folder, f"--engine {folder}", CLONING, source)
 
 

@@ -22,6 +22,7 @@ from avatar_v.engines.manner import Manner, has_marks, split_manners
 from avatar_v.engines.script import split_sentences
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.voices.phonemes import EMOTIONS, LANGUAGES, SILENT, from_ipa
+from avatar_v.voices.shipped import engine_folder
 
 if TYPE_CHECKING:  # transformers is imported with it
     from avatar_v.voices.model import HeardVoice
@@ -264,22 +265,22 @@ _FAMILIES: dict[str, type[CsmVoice | DiaVoice | PocketVoice | TrainedVoice]] = {
 }
 
 
-def load_engine(folder: str | Path) -> CloningModel:
-    """The model in a folder. ValueError, which says what to supply, for one that is none, or whose
-    codec or weights are missing or damaged."""
-    kind = check_engine(folder)
-    return _FAMILIES[kind](Path(folder), CLONING[kind].source)
+def load_engine(engine: str | Path) -> CloningModel:
+    """The model of a name or folder. ValueError, which says what to supply, for one that is none,
+    or whose codec or weights are missing or damaged."""
+    kind = check_engine(engine)
+    return _FAMILIES[kind](engine_folder(engine), CLONING[kind].source)
 
 
-def engine_rate_hz(folder: str | Path) -> int:
+def engine_rate_hz(engine: str | Path) -> int:
     """The rate of the model's codec, without its weights."""
     from transformers import AutoFeatureExtractor
 
-    kind = check_engine(folder)
+    kind = check_engine(engine)
     if kind == OURS:
         return SAMPLE_RATE_HZ
     source = CLONING[kind].source
-    return int(load_part(AutoFeatureExtractor, folder, source).sampling_rate)
+    return int(load_part(AutoFeatureExtractor, engine_folder(engine), source).sampling_rate)
 
 
 def _templated(processor: Any, turns: list[tuple[str, list[dict]]], prompt: VoicePrompt) -> Any:

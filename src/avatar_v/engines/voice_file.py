@@ -24,6 +24,7 @@ from avatar_v.base.stored import Within, built
 from avatar_v.engines.cloning import VoicePrompt
 from avatar_v.engines.script import checked_text
 from avatar_v.models.base import hash_folder
+from avatar_v.voices.shipped import engine_folder
 
 VERSION = 1
 LEAST_S, MOST_S = 3.0, 30.0
@@ -42,7 +43,7 @@ class About:
     source: str  # the file that was read
     transcript: str
     rate_hz: Annotated[int, Within(*RATES_HZ)]
-    engine: str  # the folder of the model
+    engine: str  # the name or folder of the model
     engine_hash: str
     critic_hash: str | None  # of the network that gave the vector
     person: str | None  # who agreed, and the SHA-256 of the record, where one was asked for
@@ -64,13 +65,13 @@ class RecordedVoice:
             self.sound.float() / FULL_SCALE, self.about.rate_hz, self.about.transcript
         )
 
-    def check_made_for(self, folder: str) -> None:
-        """ValueError unless it is for the model in this folder."""
-        if (found := hash_folder(folder)) != self.about.engine_hash:
+    def check_made_for(self, engine: str) -> None:
+        """ValueError unless it is for the model of this name or folder."""
+        if (found := hash_folder(engine_folder(engine))) != self.about.engine_hash:
             raise ValueError(
                 f"{self.path} is for another model ({self.about.engine}, "
-                f"{self.about.engine_hash}) than that in {folder} ({found}); make it for this "
-                f"one: avatar-v voice {self.about.source} --engine {folder} --transcript …"
+                f"{self.about.engine_hash}) than {engine} ({found}); make it for this one: "
+                f"avatar-v voice {self.about.source} --engine {engine} --transcript …"
             )
 
 

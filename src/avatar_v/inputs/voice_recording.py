@@ -28,6 +28,7 @@ from avatar_v.models.base import hash_folder
 from avatar_v.safety.consent import read_consents
 from avatar_v.safety.statement import has_silero, speech_s
 from avatar_v.types import SAMPLE_RATE_HZ
+from avatar_v.voices.shipped import DEFAULT_ENGINE, engine_folder
 
 QUIET_LUFS = -50.0
 """Of a recording: what is quieter is noise by the time that it is loud enough."""
@@ -45,8 +46,8 @@ def record_voice(
     consent: Sequence[str] = (),
     today: date | None = None,
 ) -> tuple[RecordedVoice, tuple[str, ...]]:
-    """The voice in a recording, for the model in the folder ``engine``, and what could not be
-    checked. With ``consent`` it must be of one of these records.
+    """The voice in a recording, for the model of the name or folder ``engine``, and what could not
+    be checked. With ``consent`` it must be of one of these records.
 
     ValueError, which says what to change: a text without words, a folder without such a model, a
     recording that is too short, too long, too quiet, mostly pauses, of more than one voice, or of
@@ -85,8 +86,8 @@ def record_voice(
         source=Path(path).name,
         transcript=transcript,
         rate_hz=rate_hz,
-        engine=str(Path(engine).resolve()),
-        engine_hash=hash_folder(engine),
+        engine=engine if engine == DEFAULT_ENGINE else str(Path(engine).resolve()),
+        engine_hash=hash_folder(engine_folder(engine)),
         critic_hash=None if vector is None else voice.weights_hash(),
         person=None if named is None else named.person,
         consent_sha256=None if named is None else named.sha256,

@@ -22,7 +22,8 @@ from transformers import DacConfig
 from transformers.models.dac.modeling_dac import DacResidualVectorQuantizer
 
 from avatar_v.base.outside import read_json
-from avatar_v.base.states import check_state, hash_of, read_tensors
+from avatar_v.base.packed import compressed, decompressed
+from avatar_v.base.states import check_numbers, check_state, hash_of, read_tensors
 from avatar_v.base.stored import built
 from avatar_v.critics.voice import mel_filters
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
@@ -196,12 +197,13 @@ class VoiceCodec(nn.Module):
         spectra = F.pad(spectra, (0, 1))  # behind the last
         return torch.istft(spectra, SPAN, HOP, window=self.window, center=True)
 
-    def save(self, folder: Path) -> None:
-        """config.json and model.safetensors."""
+    def save(self, folder: Path, error: float = 0.0) -> None:
+        """config.json and model.safetensors, whose tensors are packed (base/packed.py) to within
+        ``error`` of their norm."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(asdict(self.config), indent=1) + "\n")
         state = {name: value.half().contiguous() for name, value in self.state_dict().items()}
-        save_file(state, folder / WEIGHTS_FILE)
+        save_file(compressed({}, state, error), folder / WEIGHTS_FILE)
 
     @classmethod
     def load(cls, folder: str | Path) -> "VoiceCodec":
@@ -209,7 +211,8 @@ class VoiceCodec(nn.Module):
         path = Path(folder) / "config.json"
         config = built(CodecConfig, read_json(path), where=path)
         codec, path = cls(config), Path(folder) / WEIGHTS_FILE
-        state = {name: value.float() for name, value in read_tensors(path).items()}
+        state = decompressed({}, read_tensors(path), where=path)
+        check_numbers(state, where=path)
         check_state(codec.state_dict(), state, where=path)
         codec.load_state_dict(state)
         return codec.eval().requires_grad_(False)

@@ -21,9 +21,9 @@ from avatar_v.base import checks
 from avatar_v.base.seeds import derive, stream
 from avatar_v.voices.codec import VoiceCodec
 from avatar_v.voices.model import Drawing, SpeakerParts, VoiceModel
-from avatar_v.voices.phonemes import TRAINED
 from avatar_v.voices.rewards import REWARDS
 from avatar_v.voices.sequences import encode_voices, sequence
+from avatar_v.voices.shipped import TRAINED, engine_folder
 from avatar_v.voices.trl_runs import (
     MODEL,
     encoding_bar,
@@ -60,7 +60,7 @@ def train(recipe: GrpoRecipe, *, resume: bool = False) -> Path:
     """Train, and return the folder of the model. Errors as of `sft.train`."""
     torch.manual_seed(recipe.seed)
     out = folder_of(recipe.out, resume=resume)
-    model = VoiceModel.load(recipe.model, TRAINED)
+    model = VoiceModel.load(engine_folder(recipe.model), TRAINED)
     asked = {
         "reward_weights": [float(weight) for weight in recipe.rewards.values()],
         "max_completion_length": model.llama.config.max_position_embeddings,

@@ -1,7 +1,8 @@
 """The language model of voices: transformers' Llama over the tokens of tokens.py, and its codec.
 
-A folder of it holds the Llama as transformers saves it, ``speaker.safetensors`` (the parts that
-speaker vectors are made of) and ``codec/`` (codec.py).
+A folder of it holds the Llama as transformers saves it, or its config.json and its weights packed
+in ``compressed.safetensors`` (base/packed.py); ``speaker.safetensors`` (the parts that speaker
+vectors are made of); and ``codec/`` (codec.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,10 +17,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from avatar_v.base.local_models import load_whole
-from avatar_v.base.states import read_tensors
+from avatar_v.base.device import without_memory
+from avatar_v.base.local_models import load_part, load_whole
+from avatar_v.base.packed import compressed, decompressed
+from avatar_v.base.states import check_numbers, check_state, read_tensors
 from avatar_v.critics.voice import mean_vector, vectors_of
+from avatar_v.models.base import COMPRESSED
 from avatar_v.voices.codec import VoiceCodec
+from avatar_v.voices.shipped import SPEAKER_FILE
 from avatar_v.voices.tokens import (
     END,
     MOST_FRAMES,
@@ -32,7 +37,8 @@ from avatar_v.voices.tokens import (
     Voiced,
 )
 
-SPEAKER_FILE = "speaker.safetensors"
+TIED = "lm_head.weight"
+"""Of a Llama: the same numbers as those of its embedding."""
 FIRST_FRAMES, MORE_FRAMES = 8, 25
 """Of the first piece of sound, which is waited for, and of others."""
 
@@ -86,6 +92,14 @@ class SpeakerParts:
 
 
 @dataclass(frozen=True)
+class PartErrors:
+    """How much of the norm of a tensor packing may take."""
+
+    llama: float
+    codec: float
+
+
+@dataclass(frozen=True)
 class HeardVoice:
     """What is known of a voice: the codes of a prompt, and the parts of its vector."""
 
@@ -115,16 +129,26 @@ class VoiceModel:
     def load(cls, folder: str | Path, source: str) -> "VoiceModel":
         """ValueError, which says to supply ``source``, for a folder that holds none."""
         folder = Path(folder)
-        llama = load_whole(LlamaForCausalLM, folder, source)
+        if (folder / COMPRESSED).is_file():
+            llama = _unpacked(folder, source)
+        else:
+            llama = load_whole(LlamaForCausalLM, folder, source)
         centres = read_tensors(folder / SPEAKER_FILE).get("centres")
         if centres is None or centres.shape[:2] != (SPEAKER_PARTS, SPEAKER_SIZE):
             raise ValueError(f"{folder / SPEAKER_FILE} is not as it should be; expected {source}")
         return cls(llama, SpeakerParts(centres), VoiceCodec.load(folder / "codec"))
 
-    def save(self, folder: Path) -> None:
-        self.llama.save_pretrained(folder)
+    def save(self, folder: Path, errors: PartErrors | None = None) -> None:
+        """With ``errors`` packed, each tensor to within that part of its norm."""
+        if errors is None:
+            self.llama.save_pretrained(folder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.llama.config.save_pretrained(folder)
+            state = {k: v.half() for k, v in self.llama.state_dict().items() if k != TIED}
+            save_file(compressed({}, state, errors.llama), folder / COMPRESSED)
         save_file({"centres": self.speaker.centres}, folder / SPEAKER_FILE)
-        self.codec.save(folder / "codec")
+        self.codec.save(folder / "codec", 0.0 if errors is None else errors.codec)
 
     def hear(self, prompt: Float[Tensor, " s"]) -> HeardVoice:
         """The voice in speech at 16 kHz. ValueError where Resemblyzer is missing."""
@@ -249,6 +273,20 @@ class Saying:
         values, order = shares.sort(descending=True)
         kept = values.cumsum(0) - values < self._how.top_p
         return int(order[torch.multinomial(values * kept, 1, generator=self._generator)])
+
+
+def _unpacked(folder: Path, source: str) -> LlamaForCausalLM:
+    """The Llama of a folder with `COMPRESSED`. ValueError for one that does not fit."""
+    path, config = folder / COMPRESSED, load_part(LlamaConfig, folder, source)
+    state = decompressed({}, read_tensors(path), where=path)
+    check_numbers(state, where=path)
+    with without_memory():  # the size that a file promises may be any
+        expected = LlamaForCausalLM(config).state_dict()
+    check_state({k: v for k, v in expected.items() if k != TIED}, state, where=path)
+    llama = LlamaForCausalLM(config)
+    llama.load_state_dict(state, strict=False)  # without what is tied
+    llama.eval().requires_grad_(False)
+    return llama.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
 
 
 def vector_of(sound: Float[Tensor, " s"]) -> Float[np.ndarray, " v"]:

@@ -22,8 +22,6 @@ PHONEMES = (
     *_IPA,
 )
 """ARPAbet without stress, and what else German, Spanish and Italian have, in IPA."""
-TRAINED = "the folder `voice` that a recipe of recipes/voices leaves"
-"""Where models that say them are from."""
 LANGUAGES = ("en", "de", "es", "it")
 EMOTIONS = ("neutral", "glad", "sad", "angry")
 

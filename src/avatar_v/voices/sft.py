@@ -18,16 +18,17 @@ from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.seeds import stream
 from avatar_v.base.states import read_tensors
+from avatar_v.models.base import hash_folder
 from avatar_v.voices.codec import VoiceCodec
 from avatar_v.voices.corpus import corpus_files
 from avatar_v.voices.model import (
-    SPEAKER_FILE,
     SpeakerParts,
     VoiceModel,
     fresh_llama,
     vocabulary_of,
 )
 from avatar_v.voices.sequences import EncodedVoice, encode_voices, sequence
+from avatar_v.voices.shipped import SPEAKER_FILE, TRAINED, engine_folder
 from avatar_v.voices.tokens import Vocabulary
 from avatar_v.voices.trl_runs import (
     MODEL,
@@ -64,27 +65,41 @@ class SftRecipe:
 
     corpus: str
     validation: str
-    codec: str
     out: str
-    model: VoiceSizes = field(default_factory=VoiceSizes)
+    codec: str | None = None  # None: that of init_from
+    init_from: str | None = None  # a model to go on from; its parts of speakers stay
+    model: VoiceSizes = field(default_factory=VoiceSizes)  # of a fresh one
     passes: int = 1  # sequences made of each sentence, each with another prompt
     seed: int = 0
     trainer: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.codec is None) == (self.init_from is None):
+            raise ValueError("a recipe has codec, or init_from, whose codec is taken")
 
 
 def train(recipe: SftRecipe, *, resume: bool = False) -> Path:
     """Train, and return the folder of the model. ``resume``: from the last checkpoint. ValueError
     for a recipe that does not fit trl, its folders, or a folder that holds a run."""
     torch.manual_seed(recipe.seed)
-    out, codec = folder_of(recipe.out, resume=resume), VoiceCodec.load(recipe.codec)
+    out, before = folder_of(recipe.out, resume=resume), None
+    if recipe.init_from is not None:
+        before = VoiceModel.load(engine_folder(recipe.init_from), TRAINED)
+        codec = before.codec
+    else:
+        assert recipe.codec is not None
+        codec = VoiceCodec.load(recipe.codec)
     asked = {"completion_only_loss": True, "max_length": None}
     config = trl_config(SFTConfig, out, recipe.seed, asked | recipe.trainer)
-    speaker, data = _sequences(recipe, codec)
+    speaker, data = _sequences(recipe, codec, None if before is None else before.speaker)
     sizes = recipe.model
-    llama = fresh_llama(
-        codec, width=sizes.width, num_layers=sizes.num_layers, num_heads=sizes.num_heads,
-        seed=recipe.seed,
-    )  # fmt: skip
+    if before is None:
+        llama = fresh_llama(
+            codec, width=sizes.width, num_layers=sizes.num_layers, num_heads=sizes.num_heads,
+            seed=recipe.seed,
+        )  # fmt: skip
+    else:
+        llama = before.llama.train().requires_grad_(True)
     trainer = SFTTrainer(
         model=llama,
         args=config,
@@ -96,17 +111,21 @@ def train(recipe: SftRecipe, *, resume: bool = False) -> Path:
     return finished(out / MODEL, VoiceModel(llama, speaker, codec))
 
 
-def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict[str, Dataset]]:
-    """Sequences of both folders; kept in the run's folder, since encoding takes minutes. ValueError
-    where those that are kept were made of something else."""
+def _sequences(
+    recipe: SftRecipe, codec: VoiceCodec, speaker: SpeakerParts | None
+) -> tuple[SpeakerParts, dict[str, Dataset]]:
+    """Sequences of both folders, and the parts of speakers that they are of; kept in the run's
+    folder, since encoding takes minutes. ValueError where those that are kept were made of
+    something else."""
     folder, made_of = Path(recipe.out) / SEQUENCES, _made_of(recipe, codec)
     if not folder.is_dir():
         encoded = {
             name: _encoded(path, codec, name)
             for name, path in (("train", recipe.corpus), ("validation", recipe.validation))
         }
-        vectors = np.stack([voice.vector for voice in encoded["train"]])
-        speaker = SpeakerParts.of(vectors, recipe.seed)
+        if speaker is None:
+            vectors = np.stack([voice.vector for voice in encoded["train"]])
+            speaker = SpeakerParts.of(vectors, recipe.seed)
         with whole_folder(folder) as partial:
             for name, voices in encoded.items():
                 passes = recipe.passes if name == "train" else 1
@@ -126,6 +145,7 @@ def _sequences(recipe: SftRecipe, codec: VoiceCodec) -> tuple[SpeakerParts, dict
 
 def _made_of(recipe: SftRecipe, codec: VoiceCodec) -> dict[str, Any]:
     """What decides the sequences."""
+    init = recipe.init_from and hash_folder(engine_folder(recipe.init_from))
     corpora = {
         name: {path.name: path.stat().st_size for path in corpus_files(folder)}
         for name, folder in (("train", recipe.corpus), ("validation", recipe.validation))
@@ -133,6 +153,7 @@ def _made_of(recipe: SftRecipe, codec: VoiceCodec) -> dict[str, Any]:
     return {
         "corpora": corpora,
         "codes": codec.codes_hash(),
+        "init_from": init,
         "tokens": vocabulary_of(codec).size,
         "seed": recipe.seed,
         "passes": recipe.passes,

@@ -28,7 +28,7 @@ from avatar_v.weights.weights import (
 ALL_PARTS = get_args(Part)
 
 
-def parse_errors(words: Sequence[str]) -> dict[str, float]:
+def parse_errors(words: Sequence[str], parts: Sequence[str] = ALL_PARTS) -> dict[str, float]:
     """Part → error, of PART=ERROR. ValueError for anything else."""
     errors = {}
     for word in words:
@@ -37,9 +37,9 @@ def parse_errors(words: Sequence[str]) -> dict[str, float]:
             errors[part] = float(number)
         except ValueError:
             errors[part] = float("nan")
-        if part not in ALL_PARTS or not 0 <= errors[part] < 1:
+        if part not in parts or not 0 <= errors[part] < 1:
             raise ValueError(
-                f"expected PART=ERROR, a part of {', '.join(ALL_PARTS)} and an error from 0 to "
+                f"expected PART=ERROR, a part of {', '.join(parts)} and an error from 0 to "
                 f"below 1 of the norm of a tensor, got {word!r}"
             )
     return errors
