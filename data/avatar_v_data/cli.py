@@ -1,9 +1,9 @@
 """avatar-v-data: the front end of the commands that make shards. Its imports are light.
 
 `avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. Of
-raw footage `curate` scores the clips and `select` makes shards; `footage` draws some. `revoke`
-removes a person. The contract of a shard, and the tools for every shard, are in `avatar_v.shards`
-(`avatar-v shards`).
+raw footage `curate` scores the clips and `select` makes shards; `footage` draws some, and `plant`
+puts faults in films. `revoke` removes a person. The contract of a shard, and the tools for every
+shard, are in `avatar_v.shards` (`avatar-v shards`).
 
 A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` shows where.
 """
@@ -53,6 +53,9 @@ def build_parser() -> argparse.ArgumentParser:
     footage_cli.add_footage(
         commands.add_parser("footage", help="draw raw footage of the embedded world")
     )
+    footage_cli.add_plant(
+        commands.add_parser("plant", help="plant faults in films, to measure a plan by")
+    )
     return parser
 
 
@@ -74,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         "select": footage_cli.select,
         "revoke": revoke_cli.run,
         "footage": footage_cli.footage,
+        "plant": footage_cli.plant,
         "voices": voices_cli.run,
     }
     return commands[args.command](args)

@@ -121,6 +121,14 @@ def add_footage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=at_once, default=1, help="processes (default: 1)")
 
 
+def add_plant(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("films", help="folder of films in which one person speaks, 5 s or longer")
+    parser.add_argument("--out", required=True, help="folder for the videos and their truth")
+    parser.add_argument("--recordings", type=int, required=True, help="number of videos")
+    parser.add_argument("--height", type=int, default=256, help="in pixels (default: 256)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
 def curate(args: argparse.Namespace) -> int:
     from avatar_v_data.curation.run import curate
     from avatar_v_data.curation.table import collect
@@ -297,6 +305,25 @@ def footage(args: argparse.Namespace) -> int:
             settings,
             args.out,
             num_workers=args.workers,
+            on_file=lambda num_done: progress.update(task, completed=num_done),
+        )
+    length = sum(plan.shots[-1].stop for plan in plans) / FRAME_RATE_HZ / 60
+    print(f"{counted(len(plans), 'recording')}, {length:.1f} minutes: {args.out}")
+    return 0
+
+
+def plant(args: argparse.Namespace) -> int:
+    from avatar_v.types import FRAME_RATE_HZ
+    from avatar_v_data.film_faults import plant
+
+    with progress_bar() as progress:
+        task = progress.add_task("plant", total=args.recordings)
+        plans = plant(
+            args.films,
+            args.out,
+            num_recordings=args.recordings,
+            height=args.height,
+            seed=args.seed,
             on_file=lambda num_done: progress.update(task, completed=num_done),
         )
     length = sum(plan.shots[-1].stop for plan in plans) / FRAME_RATE_HZ / 60

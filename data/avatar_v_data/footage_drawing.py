@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,14 @@ def write_footage(
                 for future in [pool.submit(_write_one, settings, plan, out) for plan in some]:
                     future.result()
                     on_file(next(done))
+    write_truth(plans, out)
+    return plans
+
+
+def write_truth(plans: Sequence[DrawnRecording], out: Path) -> None:
+    """What the files of a folder show."""
     lines = [json.dumps(_row(plan)) for plan in plans]
     write_text_atomically(out / TRUTH_FILE, "\n".join(lines) + "\n")
-    return plans
 
 
 def _write_one(settings: FootageSettings, plan: DrawnRecording, out: Path) -> None:

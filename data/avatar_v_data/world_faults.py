@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -33,6 +33,8 @@ from avatar_v.world.render import MIN_SIZE, render
 from avatar_v.world.scene import sample_scene
 
 Frames = UInt8[Tensor, "f 3 h w"]
+Another = Callable[[int | None], tuple[Frames | None, Float[Tensor, " s"]]]
+"""Another person, of this many pixels, and what they say; None: only that."""
 Planted = Literal[
     "subtitle", "logo", "slides", "screencast", "bystander", "hand", "hand_on_face", "turned",
     "sideways", "tilted", "music", "voices",
@@ -64,39 +66,64 @@ def draw_planted(
     clip = _posed(make_clip(person, scene, speeches[0], num_frames=num, size=size,
                             render_video=False), fault, size, draw)  # fmt: skip
     assert clip.video is not None
-    square, sound = clip.video, clip.audio
+
+    def another(side: int | None) -> tuple[Frames | None, Float[Tensor, " s"]]:
+        beside = make_clip(other, scene, speeches[1], num_frames=num, size=side or size,
+                           render_video=side is not None)  # fmt: skip
+        return beside.video, beside.audio
+
+    video, sound = with_fault(fault, clip.video, clip.audio, clip.transcript.split(), another, draw)
+    return video, sound, clip.motion
+
+
+def with_fault(
+    fault: str,
+    video: Frames,
+    sound: Float[Tensor, " s"],
+    words: Sequence[str],
+    another: Another,
+    draw: random.Random,
+) -> tuple[Frames, Float[Tensor, " s"]]:
+    """A video of one person who speaks, widened where it is square, and its sound, with a fault of
+    `PLANTED` that is not in the person. ``words``: for what is written."""
+    num, size = len(video), video.shape[2]
     if fault == "sideways":
-        square = torch.rot90(square, draw.choice((1, -1)), (2, 3))
-    frames = widened(square)
-    words = clip.transcript.split()
+        video = torch.rot90(middle(video), draw.choice((1, -1)), (2, 3))
+    frames = widened(video) if video.shape[2] == video.shape[3] else video.clone()
     match fault:
         case "subtitle":
             frames = _subtitled(frames, words)
         case "logo":
-            frames = _pasted(frames, *_logo(size, draw))
+            frames = _pasted(frames, *_logo(frames.shape[2:], draw))
         case "slides" | "screencast":
             frames = _slides(frames.shape, words, draw)
             if fault == "screencast":
                 side = size * 3 // 8
-                small = F.interpolate(square.float(), size=(side, side), mode="area").byte()
+                small = F.interpolate(middle(video).float(), size=(side, side), mode="area").byte()
                 frames[:, :, -side:, draw.choice((slice(side), slice(-side, None)))] = small
         case "bystander":
             side = max(size // 16 * 8, MIN_SIZE)
-            video = make_clip(other, scene, speeches[1], num_frames=num, size=side).video
-            assert video is not None
-            frames[:, :, -side:, draw.choice((slice(side), slice(-side, None)))] = video
+            beside, _ = another(side)
+            assert beside is not None
+            frames[:, :, -side:, draw.choice((slice(side), slice(-side, None)))] = beside
         case "tilted":
             frames = _tilted(frames, draw.choice((-1, 1)) * draw.uniform(*TILT_DEGREES))
         case "music":
             sound = sound + draw.uniform(*MUSIC) * sound.square().mean().sqrt() * _music(num, draw)
         case "voices":
-            voice = make_clip(
-                other, scene, speeches[1], num_frames=num, size=size, render_video=False
-            ).audio
+            _, voice = another(None)
             sound = sound + voice * (torch.arange(len(voice)) > draw.uniform(0, 0.5) * len(voice))
         case _:
             pass
-    return frames, sound.clamp(-1, 1), clip.motion
+    return frames, sound.clamp(-1, 1)
+
+
+def middle(video: Frames) -> UInt8[Tensor, "f 3 s s"]:
+    """Its largest square."""
+    height, width = video.shape[2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return video[:, :, top : top + side, left : left + side]
 
 
 def widened(square: UInt8[Tensor, "f 3 h h"]) -> UInt8[Tensor, "f 3 h w"]:
@@ -192,8 +219,9 @@ def _subtitled(frames: Frames, words: Sequence[str]) -> Frames:
     return torch.cat(parts)
 
 
-def _logo(size: int, draw: random.Random) -> tuple[Image.Image, tuple[int, int]]:
+def _logo(shape: Sequence[int], draw: random.Random) -> tuple[Image.Image, tuple[int, int]]:
     """A station's letters on a coloured field, and its place in a corner of a wide picture."""
+    size, width = shape
     letters = "".join(draw.choices("ABCDEFGHKLMNPRSTVZ", k=3)) + draw.choice(("", " TV", " 24"))
     font = _font(0.1 * size)
     left, top, right, bottom = map(round, font.getbbox(letters))
@@ -201,7 +229,7 @@ def _logo(size: int, draw: random.Random) -> tuple[Image.Image, tuple[int, int]]
     picture = Image.new("RGB", (right - left + 2 * edge, bottom - top + 2 * edge),
                         tuple(draw.randrange(150) for _ in range(3)))  # fmt: skip
     ImageDraw.Draw(picture).text((edge - left, edge - top), letters, "white", font)
-    x = draw.choice((2 * edge, 2 * size - 2 * edge - picture.width))
+    x = draw.choice((2 * edge, width - 2 * edge - picture.width))
     y = draw.choice((2 * edge, size - 2 * edge - picture.height))
     return picture, (x, y)
 

@@ -18,7 +18,7 @@ TURNED = 35.0
 """Degrees from which on a head is turned."""
 REACH = 0.65
 """How far the tip of the nose lies before the line between the ears, in the head's width."""
-FACES = Detector(((48, 1),), (-1.0, 1.0))
+FACES = Detector(192, ((48, 1),), (-1.0, 1.0))
 EYES, NOSE, EARS = slice(2, 4), 4, slice(6, 8)
 """Among its points, after the middle and the size of the box."""
 HOW_TO_INSTALL = (

@@ -1,22 +1,27 @@
 """Hands in a clip: MediaPipe's two networks, one that finds palms, one that says of what it found
 whether it is a hand, and where its points are."""
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-import cv2
 import numpy as np
 from jaxtyping import Float32
 
 from avatar_v.critics.frozen import hash_files
-from avatar_v_data.curation.detectors import LEAST, Detector, Points, in_square, run
+from avatar_v_data.curation.detectors import (
+    LEAST,
+    Detector,
+    in_square,
+    network_files,
+    run,
+    upright,
+)
 from avatar_v_data.curation.heads import lies_in
 from avatar_v_data.curation.stages import TICK, Clip, ClipScorer, Frame, Result, Seen
 
-PALMS = Detector(((24, 2), (12, 6)), (0.0, 1.0))
+PALMS = Detector(192, ((24, 2), (12, 6)), (0.0, 1.0))
 WRIST, MIDDLE_FINGER = 2, 4
 """Among a palm's points, after the middle and the size of the box."""
 AROUND, UP = 2.6, 0.5
@@ -24,10 +29,6 @@ AROUND, UP = 2.6, 0.5
 palm's, in the palm's size: MediaPipe's own."""
 SIDE = 224
 FILES = ("palm_detection/palm_detection_full.tflite", "hand_landmark/hand_landmark_full.tflite")
-HOW_TO_INSTALL = (
-    "hands need MediaPipe's networks, which lie in a package of Python 3.12 and older: "
-    "pip install 'avatar_v[looks]' and pip install --no-deps mediapipe==0.10.14"
-)
 
 
 class Hand(NamedTuple):
@@ -78,35 +79,16 @@ def hands(frame: Frame) -> Iterator[Hand]:
     square = in_square(frame)
     height, width = frame.shape[1:]
     for palm in PALMS.found(palms, square):
-        corners = _upright(palm) * len(square)
-        ends = np.array([[0, 0], [SIDE, 0], [0, SIDE]], np.float32)
-        turn = cv2.getAffineTransform(corners, ends)
-        picture = cv2.warpAffine(square, turn, (SIDE, SIDE))
-        points, sure, *_ = run(landmarks, picture / np.float32(255))
+        up = palm[MIDDLE_FINGER] - palm[WRIST]
+        size = float(palm[1].max()) * len(square)
+        middle = palm[0] * len(square) + UP * size * up / max(float(np.hypot(*up)), 1e-6)
+        picture, back = upright(square, middle, up, AROUND * size / 2, SIDE)
+        points, sure, *_ = run(landmarks, picture)
         if float(sure[0]) < LEAST:
             continue
-        back = cv2.invertAffineTransform(turn).astype(np.float32)
         own = points.reshape(21, 3)[:, :2] @ back[:, :2].T + back[:, 2]
         yield Hand(float(sure[0]), own / np.array([width, height], np.float32))
 
 
-def _upright(palm: Points) -> Float32[np.ndarray, "3 2"]:
-    """Three corners, upper left, upper right and lower left, of the square around a whole hand
-    whose fingers point up."""
-    up = palm[MIDDLE_FINGER] - palm[WRIST]
-    up = up / max(float(np.hypot(*up)), 1e-6)
-    right = np.array([-up[1], up[0]], np.float32)
-    size = float(palm[1].max())
-    middle, reach = palm[0] + UP * size * up, AROUND * size / 2
-    sides = (up - right, up + right, -up - right)
-    return np.stack([middle + reach * side for side in sides]).astype(np.float32)
-
-
 def _files() -> list[Path]:
-    """Of the package the weights alone are used: its code asks for an older protobuf."""
-    spec = importlib.util.find_spec("mediapipe")
-    if spec is not None and spec.origin is not None and importlib.util.find_spec("ai_edge_litert"):
-        files = [Path(spec.origin).parent / "modules" / name for name in FILES]
-        if all(file.is_file() for file in files):  # newer releases hold none
-            return files
-    raise ValueError(HOW_TO_INSTALL)
+    return network_files(FILES, "hands")

@@ -16,6 +16,7 @@ from avatar_v.base.paths import check_name
 from avatar_v.base.stored import Within, built
 from avatar_v.base.words import near
 from avatar_v_data.curation.all_faces import AllFacesStage
+from avatar_v_data.curation.bodies import BodyStage
 from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import ClipStage
 from avatar_v_data.curation.content import ContentStage, NudityStage, QualityStage
@@ -45,9 +46,10 @@ from avatar_v_data.curation.words import WordStage
 
 STAGES: tuple[type, ...] = (
     ProbeStage, PrintStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage,
-    SteadinessStage, FlowStage, AllFacesStage, HandStage, PoseStage, ExpressionStage, TextStage,
-    SyncStage, PersonStage, EmbeddingStage, VoiceStage, WordStage, LanguageStage, SoundStage,
-    SoundQualityStage, NudityStage, ContentStage, QualityStage, CaptionStage, SampleStage,
+    SteadinessStage, FlowStage, AllFacesStage, HandStage, BodyStage, PoseStage, ExpressionStage,
+    TextStage, SyncStage, PersonStage, EmbeddingStage, VoiceStage, WordStage, LanguageStage,
+    SoundStage, SoundQualityStage, NudityStage, ContentStage, QualityStage, CaptionStage,
+    SampleStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"

@@ -14,6 +14,7 @@ import numpy as np
 
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.run import opened
+from avatar_v_data.world_faults import PLANTED
 from avatar_v_eval.intervals import interval_without, jackknife, within_unit
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -28,7 +29,7 @@ NEAR = 12
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--footage", required=True, help="what avatar-v-data footage drew")
+    add("--footage", required=True, help="what avatar-v-data footage drew, or plant made of films")
     add("--selected", required=True, help="what avatar-v-data select wrote of it")
     add("--run", help="what avatar-v-data curate wrote of it: clipping beside single limits, too")
     add("--tier", default="a2v", help="whose clips are judged (default: a2v)")
@@ -36,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     truths = read(Path(options.footage), Path(options.selected), options.tier)
-    if any(truth.broken for truth in truths):
+    if any(shot["kind"] in PLANTED for truth in truths for shot in truth.shots):
         if options.run is None:
             raise ValueError("--run: planted faults are measured at the limits of its plan")
         return planted(opened(options.run), truths, options.tier)

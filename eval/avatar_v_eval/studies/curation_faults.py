@@ -1,5 +1,5 @@
-"""What the stages of a plan say of planted faults (`avatar-v-data footage --planted`): writing,
-hands, turned heads and pictures, sounds, altered copies, broken files.
+"""What the stages of a plan say of planted faults (`avatar-v-data footage --planted`, or `plant` in
+films): writing, hands, turned heads and pictures, sounds, altered copies, broken files.
 
 Each recording holds each fault once, so that shots of one fault are independent: shares of shots
 have Wilson's interval. A column's value of a shot is that of its clip. A shot that has none is
@@ -49,21 +49,24 @@ class Scored(NamedTuple):
 
 
 def planted(run: Curated, truths: Sequence[Truth], tier: str) -> Findings:
-    """ValueError for a plan that has not all columns of `FINDS` in its tier."""
+    """ValueError for a plan that has no column of `FINDS` in its tier."""
     limits = run.plan.limits[tier]
-    if lacking := [column for column in FINDS if column not in limits]:
-        raise ValueError(f"tier {tier} has no limit on {lacking[0]}: use the plan world_faults")
+    if not limits.keys() & FINDS.keys():
+        raise ValueError(f"tier {tier} has no limit on {next(iter(FINDS))}: use another plan")
     whole = [truth for truth in truths if not truth.altered and not truth.broken]
     numbers: dict[str, Number] = {}
+    there = {shot["kind"] for truth in whole for shot in truth.shots}
     for kind in ("talk", *PLANTED):
-        numbers |= reached(whole, kind)
+        numbers |= reached(whole, kind) if kind in there else {}
     shots = scored(run, whole)
     for column, faults in FINDS.items():
-        numbers |= told(shots, column, limits[column], faults)
-    numbers |= {**copies(truths, whole), **broken(truths)}
+        if column in limits:
+            numbers |= told(shots, column, limits[column], faults)
+    if len(whole) < len(truths):
+        numbers |= {**copies(truths, whole), **broken(truths)}
     minutes = sum(truth.num_frames for truth in whole) / FRAME_RATE_HZ / 60
     return Findings(
-        "Planted faults in drawn footage",
+        f"Planted faults in {'drawn footage' if len(whole) < len(truths) else 'films'}",
         numbers,
         notes=[
             f"{len(whole)} recordings, {minutes:.0f} minutes; tier {tier} of plan {run.plan_name}; "
@@ -138,7 +141,7 @@ def told(
 
     good = values("talk")
     for fault in faults:
-        if bad := values(fault):
+        if (bad := values(fault)) and good:
             of = f"{column}: {WORDS[fault]}"
             numbers[f"auc_{column}_{fault}"] = auc(bad, good).described(f"{of}: area under curve")
             recall = rate(refused.count(fault), len(bad))
@@ -147,8 +150,9 @@ def told(
         num = sum(kind in faults for kind in refused)
         words = f"{column}: refused shots that have such a fault"
         numbers[f"precision_{column}"] = rate(num, len(refused)).described(words)
-    alarms = rate(refused.count("talk"), len(good))
-    numbers[f"alarms_{column}"] = alarms.described(f"{column}: good shots refused ({limit})")
+    if good:
+        alarms = rate(refused.count("talk"), len(good))
+        numbers[f"alarms_{column}"] = alarms.described(f"{column}: good shots refused ({limit})")
     return numbers
 
 
