@@ -83,7 +83,7 @@ def with_fault(
     words: Sequence[str],
     another: Another,
     draw: random.Random,
-) -> tuple[Frames, Float[Tensor, " s"]]:
+) -> tuple[UInt8[Tensor, "f 3 h wide"], Float[Tensor, " s"]]:
     """A video of one person who speaks, widened where it is square, and its sound, with a fault of
     `PLANTED` that is not in the person. ``words``: for what is written."""
     num, size = len(video), video.shape[2]

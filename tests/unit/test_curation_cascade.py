@@ -1,5 +1,5 @@
-"""The first and the further looks of the data engine: copies and stills, turned heads, hands, text,
-nudity, movement, quality, and vectors of videos."""
+"""The first and the further looks of the data engine: copies and stills, turned heads, hands,
+bodies, text, nudity, movement, quality, and vectors of videos."""
 
 import dataclasses
 import importlib.util
@@ -20,11 +20,12 @@ from avatar_v.world.render import render
 from avatar_v.world.scene import sample_scene
 from avatar_v_data.curation import content
 from avatar_v_data.curation.all_faces import HOW_TO_INSTALL, AllFacesStage, poses
+from avatar_v_data.curation.bodies import COCO, BodyStage, body_in
 from avatar_v_data.curation.content import NudityStage, QualityStage
+from avatar_v_data.curation.detectors import network_files
 from avatar_v_data.curation.embedding import EmbeddingStage, video_vector
 from avatar_v_data.curation.faces import FaceStage
 from avatar_v_data.curation.flow import FlowStage
-from avatar_v_data.curation.hands import HOW_TO_INSTALL as HANDS_FROM
 from avatar_v_data.curation.hands import HandStage, hands
 from avatar_v_data.curation.plan import CurationPlan
 from avatar_v_data.curation.pose import PoseStage
@@ -216,10 +217,45 @@ def test_a_profile_is_seen_and_is_turned(media: Path) -> None:
         assert tilt == pytest.approx(poses(picture)[0][1] + angle, abs=6)
 
 
+def need_mediapipe() -> None:
+    if importlib.util.find_spec("mediapipe") is None:
+        with pytest.raises(ValueError, match="hands need MediaPipe's networks") as error:
+            network_files((), "hands")
+        pytest.skip(str(error.value))
+
+
+@pytest.mark.media
+def test_as_much_of_a_body_is_seen_as_the_picture_shows(media: Path) -> None:
+    """Of two filmed people who are seen to the hips and the thighs, and of their upper parts."""
+    need_mediapipe()
+    found = {}
+    for name in ("fashion", "grandmother"):
+        picture = torch.from_numpy(cv2.imread(str(media / f"{name}.jpg"))).flip(2).permute(2, 0, 1)
+        height = picture.shape[1]
+        frames = [picture] * TICK + [picture[:, : height * 2 // 5]] * TICK
+        found[name] = [
+            BodyStage().score(clip_of([f]), seen_with(1))["body"] for f in frames[::TICK]
+        ]
+        both = BodyStage().score(clip_of(frames), seen_with(2 * TICK))
+        assert both["body"] == pytest.approx(np.mean(found[name]), abs=1e-3)
+        assert not undeclared(BodyStage(), both)
+        body = body_in(picture)
+        turned = body_in(torch.rot90(picture, 2, (1, 2)))
+        assert body is not None
+        assert turned is not None
+        seen = [n for n in COCO if body.seen[n] and turned.seen[n]]
+        assert len(seen) > 8
+        assert np.abs(1 - turned.points[seen] - body.points[seen]).mean() < 0.04
+        shoulders, hips, nose = (body.points[n, 1] for n in (11, 23, 0))
+        assert nose < shoulders < hips
+    assert [share > 0.6 for share in found["fashion"]] == [True, False]
+    assert [share > 0.6 for share in found["grandmother"]] == [True, False]
+    assert body_in(torch.zeros(3, 90, 160, dtype=torch.uint8)) is None
+
+
 def test_hands_are_found_where_they_are_drawn() -> None:
     """In an upright picture and in turned ones, of the square and of a wide one."""
-    if importlib.util.find_spec("mediapipe") is None:
-        pytest.skip(HANDS_FROM)
+    need_mediapipe()
     motion = torch.zeros(2, len(MOTION_NAMES))
     motion[1, MOTION_NAMES.index("cover")] = 0.85
     scene = dataclasses.replace(sample_scene(1), cover="hand")
@@ -323,3 +359,5 @@ def test_hands_are_where_a_network_sees_them(tmp_path: Path) -> None:
         PoseStage("none.onnx").weights()
     with pytest.raises(ValueError, match="hands and pose both say hand_clarity: keep one"):
         CurationPlan((ProbeStage(), HandStage(), PoseStage()))
+    with pytest.raises(ValueError, match="bodies and pose both say body: keep one"):
+        CurationPlan((ProbeStage(), BodyStage(), PoseStage()))

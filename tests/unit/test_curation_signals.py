@@ -1,7 +1,9 @@
 """Signals of a clip: faults that are planted, and what a drawn face does."""
 
 import dataclasses
+import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,15 +11,17 @@ import torch
 
 from avatar_v.faces.face_reader import READ
 from avatar_v.media.outputs import build_output
-from avatar_v.media.reading import probe, read_video
+from avatar_v.media.reading import probe, read_audio, read_video
 from avatar_v.media.writer import Writer
-from avatar_v.types import MOTION_NAMES
+from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
+from avatar_v_data import cli
 from avatar_v_data.curation.expression import ExpressionStage, columns
 from avatar_v_data.curation.plan import Limit
 from avatar_v_data.curation.stages import TICK, Clip, FootageRecording, Seen
 from avatar_v_data.curation.steadiness import SteadinessStage, repeats
+from avatar_v_data.film_faults import FAULTS, plant
 from avatar_v_data.footage_drawing import spoilt
 from avatar_v_data.world_faults import (
     ALTERED,
@@ -205,3 +209,41 @@ def test_the_study_counts_copies_and_broken_files() -> None:
     assert found["broken_empty"].value == 1
     assert found["broken_mute"].value == 1 / 2
     assert found["broken_others"].value == 8 / 9
+
+
+def test_faults_are_planted_in_films(tmp_path: Path) -> None:
+    films = tmp_path / "films"
+    films.mkdir()
+    with pytest.raises(ValueError, match="expected films of two persons or more, got 0"):
+        plant(films, tmp_path / "out", num_recordings=2)
+    for number, size in enumerate((64, 96)):
+        own = RANGES["validation"][number]
+        clip = make_clip(own, own, own, num_frames=120, size=size)
+        assert clip.video is not None
+        video = clip.video if number else torch.cat([clip.video] * 2, 3)  # a wide one
+        with Writer(build_output(str(films / f"{number}.mp4"))) as writer:
+            writer.write(video, clip.audio)
+    words = ["plant", str(films), "--recordings", "2", "--height", "64", "--out"]
+    assert cli.main([*words, str(tmp_path / "out")]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out" / "truth.jsonl").open()]
+    for row in rows:
+        shots = row["shots"]
+        assert sorted(shot["fault"] for shot in shots) == sorted([*FAULTS, "", "", ""])
+        assert {shot["person"] for shot in shots} == {0, 1}
+        frames, sound = (f(tmp_path / "out" / row["file"]) for f in (read_video, read_audio))
+        assert len(frames) == shots[-1]["stop"]
+        assert len(sound) == pytest.approx(len(frames) * SAMPLES_PER_FRAME, abs=SAMPLES_PER_FRAME)
+        assert frames.shape[2:] == (64, 128)
+        by_fault = {shot["fault"]: frames[shot["start"]].float() for shot in shots}
+        assert by_fault["slides"].std() < by_fault["subtitle"].std() * 2
+        assert by_fault["slides"].mean() > 150, "a bright page"
+    assert [r["file"] for r in rows] == ["planted-000.mp4", "planted-001.mp4"]
+    again = tmp_path / "again"
+    assert cli.main([*words, str(again)]) == 0
+    assert (again / "planted-001.mp4").read_bytes() == (
+        tmp_path / "out" / "planted-001.mp4"
+    ).read_bytes()
+    with Writer(build_output(str(films / "short.mp4"))) as writer:
+        writer.write(torch.zeros(50, 3, 64, 64, dtype=torch.uint8), torch.zeros(32_000))
+    with pytest.raises(ValueError, match=r"short\.mp4 has 2\.0 s of picture and sound; expected"):
+        plant(films, again, num_recordings=1)
