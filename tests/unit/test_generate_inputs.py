@@ -17,6 +17,7 @@ from avatar_v.base.video_format import VideoFormat
 from avatar_v.generate.progress import FrameProgress
 from avatar_v.inputs.inputs import Inputs, read_inputs
 from avatar_v.request.checks import check_settings
+from avatar_v.request.output_files import check_output
 from avatar_v.request.request import Request
 from avatar_v.request.resolve import InputSpec
 
@@ -153,6 +154,14 @@ def test_one_fault_is_one_error(
     good: Request, odd: dict[str, str], changes: dict[str, Any], message: str
 ) -> None:
     refused(change(good, **{k: odd.get(v, v) for k, v in changes.items()}), message)
+
+
+def test_the_sound_of_the_other_person_is_an_input(good: Request, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.mp4")
+    Path(other).write_bytes(b"of a film")
+    with pytest.raises(ValueError, match=r"other\.mp4 is an input of this request"):
+        check_output(change(good, listen=other, out=other, overwrite=True))
+    assert Path(other).read_bytes() == b"of a film"
 
 
 # --- the sound ---

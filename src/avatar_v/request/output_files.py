@@ -50,7 +50,7 @@ def check_output(request: Request) -> None:
     written = [out, json_path(out)]
     written += [] if person.script is None else [sound_path(out)]
     written += [] if person.scene is None else [sheet_path(out)]
-    for given in (person.reference, *person.also, person.audio, person.image):
+    for given in (person.reference, *person.also, person.audio, person.listen, person.image):
         for path in written:
             if given is not None and os.path.realpath(given) == os.path.realpath(path):
                 raise ValueError(f"{path} is an input of this request; choose another --out")

@@ -18,7 +18,7 @@ from avatar_v.media import containers
 from avatar_v.request.checks import check_settings
 from avatar_v.request.request import LIVE, PersonOptions, Request, SamplingOptions, is_person_file
 from avatar_v.request.resolve import check_fits
-from avatar_v.serving.limits import CONSENT, Limits, check_file
+from avatar_v.serving.limits import CONSENT, Limits, check_cost, check_file
 from avatar_v.weights.card import Card
 
 FILES = ("reference", "audio", "listen", "image", "also")
@@ -95,6 +95,7 @@ def _checked(
         options["audio"] = LIVE
     request = Request.of(**options)
     check_settings(request)
+    check_cost(request.sampling, limits)
     check_fits(card, request)
     person = request.person
     if is_live:

@@ -7,7 +7,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.media import containers, reading
+from avatar_v.request.request import SamplingOptions
 from avatar_v.serving.uploads import is_plain_file
 
 CONSENT = "This is my own face or a drawn one, or I have the person's permission"
@@ -28,11 +30,30 @@ class Limits:
     video_mp: float = 80e3  # megapixels of all pictures: ten minutes of 1920 x 1080 at 60 a second
     num_waiting: int = 8  # videos of the page behind the one that is being made
     talk_s: float = 600.0  # of a conversation
+    steps: int = 64
+    made_mp: float = 2.1  # megapixels of a picture that is made: 1920 x 1080
+    chunk_latents: int = 64
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 < value < math.inf:
                 raise ValueError(f"the limit {name} is a number above 0, got {value}")
+
+
+def check_cost(asked: SamplingOptions, limits: Limits) -> None:
+    """ValueError for a video that would take more of the machine than one user may have."""
+    for name, value, most in (
+        ("num_steps", asked.num_steps, limits.steps),
+        ("chunk_latents", asked.chunk_latents, limits.chunk_latents),
+    ):
+        if value is not None and value > most:
+            raise ValueError(f"{name} is at most {most} here, got {value}")
+    if asked.size is not None:
+        made = VideoFormat.of(asked.size)
+        if made.width * made.height > 1e6 * limits.made_mp:
+            raise ValueError(
+                f"size is at most {limits.made_mp:g} million pixels here, got {asked.size}"
+            )
 
 
 def check_file(name: str, path: str, limits: Limits, max_s: float) -> None:
