@@ -28,7 +28,7 @@ comma := ,
 
 # Shards and latents grow in their folders; there the mark .made says that all are there.
 mark = $W$1$(if $(filter %/train %/validation,$1),/.made)
-paths = $(sort $(filter runs/% shards/%,$(subst =, ,$(subst [, ,$(subst ], ,$(subst $(comma), ,$1))))))
+paths = $(sort $(filter runs/% shards/% voices/%,$(subst =, ,$(subst [, ,$(subst ], ,$(subst $(comma), ,$1))))))
 
 # NAME LEAVES NEEDS COMMAND. The lock is held by a part that outlives make, as after `kill -9`.
 define part
@@ -81,6 +81,11 @@ few_faces := $(few) --data.init_args.train_persons 2 --data.init_args.validation
 few_windows := $(few) --data.init_args.clips_per_batch 2 --data.init_args.windows_per_clip 8 \
   --data.init_args.num_frames 13
 stills := --model.init_args.personality.stills_share 1.0
+few_sounds := --trainer.max_steps 2 --data.init_args.batches_per_epoch 2 --data.init_args.batch_size 2 \
+  --model.init_args.codec '{num_codebooks: 3$(comma) codebook_size: 16}'
+few_trained := --trainer.max_steps=2 --trainer.per_device_train_batch_size=2 --trainer.warmup_steps=1
+few_words := $(few_trained) --trainer.eval_steps=2 --model '{width: 32$(comma) num_layers: 1$(comma) num_heads: 2}'
+few_speeches := $(few_trained) --trainer.num_generations=2
 terms := --model.init_args.perceptual.identity '{0: 0.05}' --model.init_args.perceptual.motion '{0: 0.05}' \
   --model.init_args.perceptual.sync '{0: 0.05}'
 of_student := --model.init_args.exploration.sampler student --model.init_args.exploration.num_steps 2 \
@@ -160,6 +165,22 @@ $(call train,refiner,runs/latents/refiner,$(call from,3_sft))
 $(call train,refiner_adversarial,runs/latents/refiner,$(call from,refiner))
 $(call train,refiner_decoder,runs/shards/refiner,--model.init_args.init_from $(vae))
 
+# the voice: a codec, its decoder, the language model and its alignment, in folders that their recipes name
+voices = avatar-v-data voices --workers $(WORKERS) --out voices/$1 $(if $(is_tiny),--sentences 3,$2) --voices \
+  $(if $(is_tiny),2,$3)
+$(eval $(call part,voices_train,voices/train,,sh -c '$(call voices,train,,240) && $(call voices,train,--first 240 \
+  --emotions 0.6,40) && $(call voices,train,--first 280 --languages de es it --emotions 0.25,80)'))
+$(eval $(call part,voices_validation,voices/validation,,$(call voices,validation,--sentences 10,20) --split validation))
+# RECIPE LEAVES NEEDS OPTIONS
+define voice_part
+$(call part,voice_$1,runs/voice_$1/$2,$3,avatar-v run $(RECIPES)/voices/$1.yaml $4 \
+  $$(if $$(wildcard $Wruns/voice_$1/checkpoints/*),--ckpt_path last))
+endef
+$(eval $(call voice_part,codec,codec,voices/train voices/validation,$(few_sounds)))
+$(eval $(call voice_part,codec_decoder,codec,runs/voice_codec/codec,$(few_sounds)))
+$(eval $(call voice_part,sft,voice,runs/voice_codec_decoder/codec,$(few_words)))
+$(eval $(call voice_part,grpo,voice,runs/voice_sft/voice,$(few_speeches)))
+
 # what ships, laid out like src/avatar_v/assets; whole or not at all
 critics := face motion sync reader
 slim = cd $W && exec avatar-v weights slim $1 --out assets.part/$2 --error $3
@@ -167,13 +188,14 @@ slim = cd $W && exec avatar-v weights slim $1 --out assets.part/$2 --error $3
 assemble: $Wassets
 $Wassets: | $(foreach name,3_motion 4b_distill_dmd 4e_self_forcing refiner,$W$(runs)/$(name)/weights) \
     $W$(runs)/refiner_decoder/vae $(foreach name,$(critics),$Wruns/critic_$(name)/$(name)) \
-    $(foreach name,5a_grpo_video 5a_grpo refiner_adversarial,$(name))
+    $(foreach name,5a_grpo_video 5a_grpo refiner_adversarial,$(name)) $Wruns/voice_grpo/voice
 	cd $W && rm -rf assets.part refiner.whole && mkdir -p assets.part/critics
 	cd $W && exec avatar-v weights decoder $(runs)/refiner/weights $(runs)/refiner_decoder/vae --out refiner.whole
 	cd $W && cp $(addprefix $(runs)/refiner/weights/,loss.csv recipe.yaml) refiner.whole
-	$(call slim,$(runs)/3_motion/weights,small,dit=0 vae=0 text=0 audio=0 motion=0)
-	$(call slim,$(runs)/4b_distill_dmd/weights,small_student,dit=8e-4 --base assets.part/small)
-	$(call slim,$(runs)/4e_self_forcing/weights,small_causal,dit=9e-4 --base assets.part/small)
-	$(call slim,refiner.whole,small_refiner,dit=4.2e-3 vae=1.2e-3 text=2e-2 audio=1e-2 --base assets.part/small)
+	$(call slim,$(runs)/3_motion/weights,small,dit=1.5e-3 vae=0 text=1.5e-3 audio=1.5e-3 motion=1.5e-3)
+	$(call slim,$(runs)/4b_distill_dmd/weights,small_student,dit=2.5e-3 --base assets.part/small)
+	$(call slim,$(runs)/4e_self_forcing/weights,small_causal,dit=2.5e-3 --base assets.part/small)
+	$(call slim,refiner.whole,small_refiner,dit=6e-3 vae=6e-3 text=6e-3 audio=6e-3 --base assets.part/small)
+	$(call slim,runs/voice_grpo/voice,voice,llama=1e-2 codec=3e-3)
 	cd $W && cp -r $(foreach name,$(critics),runs/critic_$(name)/$(name)) assets.part/critics
 	mv $Wassets.part $Wassets

@@ -32,9 +32,10 @@ def test_every_recipe_is_a_part_of_the_chain(tmp_path: Path) -> None:
     said = chain(tmp_path, "-n")
     assert not (tmp_path / "work").exists()
     runs = re.findall(r"avatar-v run \S+/(\w+)\.yaml", said)
-    recipes = {path.stem for path in RECIPES.glob("*.yaml")}
+    recipes = {path.stem for kind in ("*", "voices/*") for path in RECIPES.glob(f"{kind}.yaml")}
     assert sorted(runs) == sorted(name for name in recipes if not NO_PART.fullmatch(name))
     assert runs.index("1_t2v") < runs.index("2_a2v") < runs.index("3_sft")  # what it begins with
+    assert runs.index("codec") < runs.index("codec_decoder") < runs.index("sft")
     assert "2_a2v" not in chain(tmp_path, "-n", "1_t2v")
 
 
