@@ -146,7 +146,7 @@ def told(
             numbers[f"auc_{column}_{fault}"] = auc(bad, good).described(f"{of}: area under curve")
             recall = rate(refused.count(fault), len(bad))
             numbers[f"recall_{column}_{fault}"] = recall.described(f"{of}: refused ({limit})")
-    if faults and refused:
+    if refused and any(values(fault) for fault in faults):
         num = sum(kind in faults for kind in refused)
         words = f"{column}: refused shots that have such a fault"
         numbers[f"precision_{column}"] = rate(num, len(refused)).described(words)
