@@ -29,6 +29,7 @@ from avatar_v.request.request import LIVE, Request
 from avatar_v.safety import statement
 from avatar_v.safety.consent import FILMED, SUFFIX, VERSION, Consent, save_consent
 from avatar_v.types import SAMPLE_RATE_HZ
+from avatar_v.voices.shipped import DEFAULT_ENGINE
 from cloning_models import save_csm, save_dia, save_pocket
 
 VOICES = (263, 165)
@@ -188,6 +189,25 @@ def test_two_voices_are_no_voice(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     voice, _ = record_voice(folder / "263.wav", **how)
     assert voice.vector is not None
     assert float(voice.vector[0]) == 1
+
+
+@has_voices
+def test_the_voice_that_ships_speaks_as_who_was_recorded(folder: Path, tmp_path: Path) -> None:
+    """The file names the model, wherever the package lies."""
+    me, said = tmp_path / "me.voice", tmp_path / "said.wav"
+    recording = str(folder / f"{VOICES[0]}.wav")
+    assert cli.main(["voice", recording, "--transcript", WORDS, "--out", str(me)]) == 0
+    assert read_voice(me).about.engine == DEFAULT_ENGINE
+    text = "Good morning, and thank you all for the warm bread."
+    assert cli.main(["speak", "--script", text, "--voice", str(me), "--out", str(said)]) == 0
+    sound = reading.read_audio(said)
+    assert 1.5 < len(sound) / SAMPLE_RATE_HZ < 6
+    own, other = (reading.read_audio(folder / f"{number}.wav") for number in VOICES)
+    near, far = (
+        np.dot(*(network.mean_vector(network.vectors_of(each)) for each in (sound, one)))
+        for one in (own, other)
+    )
+    assert near > far
 
 
 @has_voices
