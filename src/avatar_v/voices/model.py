@@ -5,6 +5,7 @@ in ``compressed.safetensors`` (base/packed.py); ``speaker.safetensors`` (the par
 vectors are made of); and ``codec/`` (codec.py).
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,9 @@ from avatar_v.voices.tokens import (
     Voiced,
 )
 
+CACHE = "cache"
+if CACHE not in inspect.signature(LlamaForCausalLM.forward).parameters:
+    CACHE = "past_key_values"  # its name before transformers 5.2x
 TIED = "lm_head.weight"
 """Of a Llama: the same numbers as those of its embedding."""
 FIRST_FRAMES, MORE_FRAMES = 8, 25
@@ -229,7 +233,7 @@ class VoiceModel:
         """Of the token behind those given; all tensors are on the CPU, whatever the model is on."""
         at = self.llama.device
         return self.llama(
-            input_ids=given.to(at), past_key_values=cache, use_cache=True, logits_to_keep=1,
+            input_ids=given.to(at), use_cache=True, logits_to_keep=1, **{CACHE: cache},
             attention_mask=None if mask is None else mask.to(at),
             position_ids=None if positions is None else positions.to(at),
         ).logits[:, -1].float().cpu()  # fmt: skip
