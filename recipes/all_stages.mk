@@ -82,7 +82,7 @@ few_windows := $(few) --data.init_args.clips_per_batch 2 --data.init_args.window
   --data.init_args.num_frames 13
 stills := --model.init_args.personality.stills_share 1.0
 few_sounds := --trainer.max_steps 2 --data.init_args.batches_per_epoch 2 --data.init_args.batch_size 2 \
-  --model.init_args.codec '{num_codebooks: 3$(comma) codebook_size: 16}'
+  --model.init_args.optim.num_warmup_steps 1 --model.init_args.codec '{num_codebooks: 3$(comma) codebook_size: 16}'
 few_trained := --trainer.max_steps=2 --trainer.per_device_train_batch_size=2 --trainer.warmup_steps=1
 few_words := $(few_trained) --trainer.eval_steps=2 --model '{width: 32$(comma) num_layers: 1$(comma) num_heads: 2}'
 few_speeches := $(few_trained) --trainer.num_generations=2
