@@ -85,7 +85,7 @@ few_sounds := --trainer.max_steps 2 --data.init_args.batches_per_epoch 2 --data.
   --model.init_args.optim.num_warmup_steps 1 --model.init_args.codec '{num_codebooks: 3$(comma) codebook_size: 16}'
 few_trained := --trainer.max_steps=2 --trainer.per_device_train_batch_size=2 --trainer.warmup_steps=1
 few_words := $(few_trained) --trainer.eval_steps=2 --model '{width: 32$(comma) num_layers: 1$(comma) num_heads: 2}'
-few_speeches := $(few_trained) --trainer.num_generations=2
+few_speeches := $(few_trained) --trainer.max_steps=1 --trainer.num_generations=2
 terms := --model.init_args.perceptual.identity '{0: 0.05}' --model.init_args.perceptual.motion '{0: 0.05}' \
   --model.init_args.perceptual.sync '{0: 0.05}'
 of_student := --model.init_args.exploration.sampler student --model.init_args.exploration.num_steps 2 \
