@@ -85,7 +85,7 @@ def test_closing_ends_a_job_leaves_nothing_and_lets_the_next_one_go(
     desk: Desk, form: PageForm, request_: Request
 ) -> None:
     async def go() -> None:
-        long = dataclasses.replace(form, num_steps=16)
+        long = dataclasses.replace(form, num_steps=64)
         first, second = desk.states(long, ME), desk.states(long, ME)
         third = desk.states(form_of(desk, request_, YOU), YOU)
         async with contextlib.aclosing(first), contextlib.aclosing(second):
