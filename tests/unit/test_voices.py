@@ -367,6 +367,25 @@ def test_a_folder_of_it_is_an_engine_for_voices(model: VoiceModel, tmp_path: Pat
         check_engine(tmp_path)
 
 
+def test_what_is_learned_has_the_loss_that_trl_gives_it(codec: VoiceCodec) -> None:
+    utils = pytest.importorskip("trl.trainer.utils")
+    from avatar_v.voices.sft import loss_of_learned
+
+    llama = fresh_llama(codec, width=32, num_layers=1, num_heads=2, seed=0)
+    ids = torch.randint(6, llama.config.vocab_size, (2, 12))
+    labels = ids.clone()
+    labels[0, :5], labels[1, :7], labels[1, 10:] = -100, -100, -100
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    total, num = loss_of_learned(llama, inputs)
+    grads = torch.autograd.grad(total / num, [*llama.parameters()])
+    utils.add_fused_lm_head(llama)
+    theirs = llama(**inputs, fused_lm_head=True).loss
+    assert num == 7 + 3
+    assert float(total / num) == pytest.approx(float(theirs), rel=1e-5)
+    for own, other in zip(grads, torch.autograd.grad(theirs, [*llama.parameters()]), strict=True):
+        assert torch.allclose(own, other, atol=1e-5)
+
+
 def test_the_recipes_train_at_their_smallest(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
