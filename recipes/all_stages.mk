@@ -196,6 +196,6 @@ $Wassets: | $(foreach name,3_motion 4b_distill_dmd 4e_self_forcing refiner,$W$(r
 	$(call slim,$(runs)/4b_distill_dmd/weights,small_student,dit=2.5e-3 --base assets.part/small)
 	$(call slim,$(runs)/4e_self_forcing/weights,small_causal,dit=2.5e-3 --base assets.part/small)
 	$(call slim,refiner.whole,small_refiner,dit=6e-3 vae=6e-3 text=6e-3 audio=6e-3 --base assets.part/small)
-	$(call slim,runs/voice_grpo/voice,voice,llama=1e-2 codec=3e-3)
+	$(call slim,runs/voice_grpo/voice,voice,llama=8e-2 codec=5e-2)
 	cd $W && cp -r $(foreach name,$(critics),runs/critic_$(name)/$(name)) assets.part/critics
 	mv $Wassets.part $Wassets

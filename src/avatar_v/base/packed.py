@@ -94,7 +94,7 @@ def compressed(base: State, state: State, error: float) -> dict[str, Tensor]:
             coded = None if coded is None else {**coded, LIKE: value.new_empty(0, *value.shape)}
         found = _packed(value) if coded is None else coded
         if coded is None and value.nbytes > MAX_RATIO * len(found[PACKED]):
-            stored[key] = value  # zeros
+            stored[key] = value  # zeros pack better than a reader would believe
             continue
         stored |= {key + end: x for end, x in found.items()}
     return {key: value.contiguous() for key, value in stored.items()}
