@@ -1,6 +1,7 @@
 """Voices that are trained here: the corpus, the codec, the tokens and the language model."""
 
 import argparse
+import copy
 import itertools
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
+from transformers import LlamaForCausalLM
 
 from avatar_v import cli
 from avatar_v.critics import voice as network
@@ -35,6 +37,7 @@ from avatar_v.voices.corpus import corpus_files, read_recordings, write_recordin
 from avatar_v.voices.model import (
     Drawing,
     HeardVoice,
+    PartErrors,
     SpeakerParts,
     VoiceModel,
     fresh_llama,
@@ -365,6 +368,23 @@ def test_a_folder_of_it_is_an_engine_for_voices(model: VoiceModel, tmp_path: Pat
     (tmp_path / "speaker.safetensors").unlink()
     with pytest.raises(ValueError, match=r"lacks speaker\.safetensors"):
         check_engine(tmp_path)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_packed_model_has_its_own_head(model: VoiceModel, tmp_path: Path, is_tied: bool) -> None:
+    config = copy.deepcopy(model.llama.config)
+    config.tie_word_embeddings = is_tied
+    llama = LlamaForCausalLM(config)
+    VoiceModel(llama, model.speaker, model.codec).save(tmp_path, PartErrors(1e-3, 0.0))
+    found = VoiceModel.load(tmp_path, TRAINED).llama
+    assert torch.equal(found.lm_head.weight, found.model.embed_tokens.weight) == is_tied
+    for name, value in llama.state_dict().items():
+        assert (found.state_dict()[name] - value).norm() <= 1.5e-3 * value.norm()
+    (tmp_path / "config.json").write_text(
+        (tmp_path / "config.json").read_text().replace('"vocab_size": ', '"vocab_size": 1')
+    )
+    with pytest.raises(ValueError, match=r"compressed\.safetensors do not fit the model"):
+        VoiceModel.load(tmp_path, TRAINED)
 
 
 def test_what_is_learned_has_the_loss_that_trl_gives_it(codec: VoiceCodec) -> None:

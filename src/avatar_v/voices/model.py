@@ -41,8 +41,7 @@ from avatar_v.voices.tokens import (
 CACHE = "cache"
 if CACHE not in inspect.signature(LlamaForCausalLM.forward).parameters:
     CACHE = "past_key_values"  # its name before transformers 5.2x
-TIED = "lm_head.weight"
-"""Of a Llama: the same numbers as those of its embedding."""
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 FIRST_FRAMES, MORE_FRAMES = 8, 25
 """Of the first piece of sound, which is waited for, and of others."""
 
@@ -149,7 +148,7 @@ class VoiceModel:
         else:
             folder.mkdir(parents=True, exist_ok=True)
             self.llama.config.save_pretrained(folder)
-            state = {k: v.half() for k, v in self.llama.state_dict().items() if k != TIED}
+            state = {name: value.half() for name, value in _own_state(self.llama).items()}
             save_file(compressed({}, state, errors.llama), folder / COMPRESSED)
         save_file({"centres": self.speaker.centres}, folder / SPEAKER_FILE)
         self.codec.save(folder / "codec", 0.0 if errors is None else errors.codec)
@@ -285,12 +284,19 @@ def _unpacked(folder: Path, source: str) -> LlamaForCausalLM:
     state = decompressed({}, read_tensors(path), where=path)
     check_numbers(state, where=path)
     with without_memory():  # the size that a file promises may be any
-        expected = LlamaForCausalLM(config).state_dict()
-    check_state({k: v for k, v in expected.items() if k != TIED}, state, where=path)
+        expected = _own_state(LlamaForCausalLM(config))
+    check_state(expected, state, where=path)
     llama = LlamaForCausalLM(config)
-    llama.load_state_dict(state, strict=False)  # without what is tied
+    tied = {HEAD: state[EMBEDDING]} if config.tie_word_embeddings else {}
+    llama.load_state_dict({**state, **tied})
     llama.eval().requires_grad_(False)
     return llama.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
+
+
+def _own_state(llama: LlamaForCausalLM) -> dict[str, Tensor]:
+    """Its weights, each once: a head that is the embedding is left out."""
+    is_tied = llama.config.tie_word_embeddings
+    return {k: v for k, v in llama.state_dict().items() if not is_tied or k != HEAD}
 
 
 def vector_of(sound: Float[Tensor, " s"]) -> Float[np.ndarray, " v"]:
