@@ -12,12 +12,18 @@ from transformers import (
     CsmForConditionalGeneration,
     CsmProcessor,
     DacConfig,
+    DacFeatureExtractor,
     DacModel,
     DiaConfig,
     DiaFeatureExtractor,
     DiaForConditionalGeneration,
     DiaTokenizer,
     EncodecFeatureExtractor,
+    HiggsAudioV2Config,
+    HiggsAudioV2ForConditionalGeneration,
+    HiggsAudioV2Processor,
+    HiggsAudioV2TokenizerConfig,
+    HiggsAudioV2TokenizerModel,
     PocketTTSAudioTokenizerConfig,
     PocketTTSAudioTokenizerModel,
     PocketTTSConfig,
@@ -35,6 +41,12 @@ TURNS = (
     "{% for m in messages %}{{ '<|begin_of_text|>[' + m['role'] + ']' }}{% for c in m['content'] %}"
     "{% if c['type'] == 'text' %}{{ c['text'] }}<|end_of_text|>{% else %}<|AUDIO|><|audio_eos|>"
     "{% endif %}{% endfor %}{% endfor %}"
+)
+ROLES = (
+    "{% if messages[0]['role'] != 'system' %}{{ raise_exception('no system message') }}{% endif %}"
+    "{% for m in messages %}{{ '[' + m['role'] + ']' }}{% for c in m['content'] %}"
+    "{% if c['type'] == 'text' %}{{ c['text'] }}{% else %}<|bos|><|OUT|><|eos|>{% endif %}"
+    "{% endfor %}{% endfor %}{% if add_generation_prompt %}[assistant]<|bos|>{% endif %}"
 )
 VOICE_FIRST = (
     "{% for m in messages %}<|voice_bos|><|voice|>{% for c in m['content'] %}"
@@ -93,6 +105,47 @@ def save_dia(folder: Path) -> None:
     ).save_pretrained(folder / CODEC)  # fmt: skip
     DiaTokenizer().save_pretrained(folder)
     DiaFeatureExtractor(sampling_rate=44_100).save_pretrained(folder)
+
+
+def save_higgs(folder: Path) -> None:
+    names = ["<pad>", "<|end|>", "<|OUT|>", "<|bos|>", "<|eos|>", "<|delay|>"]
+    kinds = ("audio", "audio_bos", "audio_eos", "audio_delay")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=byte_tokenizer(names), pad_token=names[0], eos_token=names[1],
+        extra_special_tokens={f"{kind}_token": names[i] for i, kind in enumerate(kinds, 2)},
+    )  # fmt: skip
+    torch.manual_seed(0)
+    HiggsAudioV2ForConditionalGeneration(
+        HiggsAudioV2Config(
+            **SMALL, **HEADS, head_dim=8, vocab_size=len(tokenizer), pad_token_id=0, bos_token_id=1,
+            eos_token_id=1, num_codebooks=4, codebook_size=34, audio_stream_bos_id=32,
+            audio_stream_eos_id=33, initializer_range=1.0,
+            audio_token_id=2, audio_bos_token_id=3, audio_delay_token_id=5,
+        )
+    ).save_pretrained(folder)  # fmt: skip
+    codec = HiggsAudioV2TokenizerModel(
+        HiggsAudioV2TokenizerConfig(
+            codebook_size=32, codebook_dim=8, target_bandwidths=[0.5], initializer_range=0.3,
+            acoustic_model_config={
+                "model_type": "dac", "encoder_hidden_size": 4, "decoder_hidden_size": 32,
+                "hidden_size": 64, "sampling_rate": 24_000,
+                "downsampling_ratios": [8, 5, 4, 2, 3], "upsampling_ratios": [8, 5, 4, 2, 3],
+            },
+            semantic_model_config={
+                "model_type": "hubert", **SMALL, "num_attention_heads": 2,
+                "conv_dim": (8,) * 7, "num_conv_pos_embeddings": 16,
+                "num_conv_pos_embedding_groups": 2,
+            },
+        )
+    )  # fmt: skip
+    for name, buffer in codec.named_buffers():
+        if name.endswith("codebook.embed"):  # which begin at 0
+            buffer.normal_()
+    codec.save_pretrained(folder / CODEC)
+    extractor = DacFeatureExtractor(sampling_rate=24_000)
+    tokens = {"audio_stream_bos_id": 32, "audio_stream_eos_id": 33}
+    processor = HiggsAudioV2Processor(extractor, tokenizer, codec, ROLES, **tokens)
+    processor.save_pretrained(folder)
 
 
 def save_pocket(folder: Path) -> None:

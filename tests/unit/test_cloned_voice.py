@@ -3,7 +3,10 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from avatar_v import cli
 from avatar_v.critics import voice as network
-from avatar_v.engines.checks import CODEC, check_engine
+from avatar_v.engines.checks import CLONING, CODEC, check_engine
 from avatar_v.engines.cloned_voice import MOST_LETTERS, ClonedVoice, split_pieces
 from avatar_v.engines.cloning import VoicePrompt, engine_rate_hz, load_engine
 from avatar_v.engines.drawn_voice import DrawnVoice
@@ -35,6 +38,13 @@ from cloning_models import save_csm, save_dia, save_pocket
 VOICES = (263, 165)
 """A low one and a high one: the drawn voices of one sex are all alike to the network."""
 WORDS = "We opened the old window this morning, and then my father made some warm bread for us."
+TORCHAUDIO = """
+from types import SimpleNamespace
+from avatar_v.media.sound import resampled
+def resample(sound, from_hz, to_hz):
+    return resampled(sound.flatten(), from_hz, to_hz).reshape(1, 1, -1)
+functional = SimpleNamespace(resample=resample)
+"""
 has_voices = pytest.mark.skipif(
     importlib.util.find_spec("resemblyzer") is None, reason=network.HOW_TO_INSTALL
 )
@@ -59,27 +69,64 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_family_continues_a_prompt(
     save: Callable[[Path], None], rate_hz: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the seed alone, and by the prompt: another sound gives another continuation."""
     monkeypatch.setattr("avatar_v.engines.cloning.MARGIN_S", 0.1)
     save(tmp_path)
-    assert engine_rate_hz(tmp_path) == rate_hz
-    model = load_engine(tmp_path)
+    continues_a_prompt(tmp_path, rate_hz)
+
+
+def continues_a_prompt(folder: Path, rate_hz: int) -> None:
+    """By the seed alone, and by the prompt: another sound gives another continuation."""
+    assert engine_rate_hz(folder) == rate_hz
+    model = load_engine(folder)
     noise = 0.1 * torch.randn(3 * rate_hz, generator=torch.Generator().manual_seed(0))
 
-    def said(seed: int, level: float) -> torch.Tensor:
+    def said(seed: int, sound: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(seed)
-        return model.say("No.", VoicePrompt(level * noise, rate_hz, "We said so."))
+        return model.say("No.", VoicePrompt(sound, rate_hz, "We said so."))
 
-    one, again, other, louder = said(1, 1), said(1, 1), said(2, 1), said(1, 5)
+    one, again, other = said(1, noise), said(1, noise), said(2, noise)
     assert one.dtype == torch.float32
     assert 0.1 < len(one) / rate_hz < 1
     assert torch.equal(one, again)
-    for changed in (other, louder):
+    for changed in (other, said(1, 5 * noise.flip(0))):
         assert len(changed) != len(one) or not torch.equal(changed, one)
-    if (tmp_path / CODEC).exists():
-        (tmp_path / CODEC / "model.safetensors").unlink()
+    if (folder / CODEC).exists():
+        (folder / CODEC / "model.safetensors").unlink()
         with pytest.raises(ValueError, match=rf"lacks {CODEC}/model\.safetensors; expected "):
-            check_engine(tmp_path)
+            check_engine(folder)
+
+
+def test_higgs_audio_continues_a_prompt(tmp_path: Path) -> None:
+    """In a process with a stand-in for torchaudio, whose wheels on the registry need CUDA. Of it,
+    the codec takes a resampler."""
+    (tmp_path / "torchaudio.py").write_text(TORCHAUDIO)
+    program = f"""
+from pathlib import Path
+import cloning_models, test_cloned_voice
+from avatar_v.engines import cloning
+cloning.MARGIN_S = 0.1
+cloning_models.save_higgs(Path({str(tmp_path)!r}))
+test_cloned_voice.continues_a_prompt(Path({str(tmp_path)!r}), 24_000)
+"""
+    tests = Path(__file__).parent
+    path = os.pathsep.join([str(tmp_path), str(tests), str(tests.parent), *sys.path])
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_package_that_a_family_needs_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = CLONING["higgs_audio_v2"]
+    for name in (*kind.files, "model.safetensors", f"{CODEC}/model.safetensors"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"model_type": "higgs_audio_v2"}')
+    monkeypatch.setattr("avatar_v.engines.checks.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="higgs_audio_v2 needs torchaudio: pip install torchaudio"):
+        check_engine(tmp_path)
 
 
 def test_a_text_is_said_in_pieces_of_whole_sentences() -> None:
@@ -168,7 +215,7 @@ def test_what_is_no_voice_is_one_error(
         (["--engine", pocket], "--engine says a --voice of a file that ends in .voice, not drawn"),
         (["--voice", pocket], "holds a model of the kind 'pocket_tts', expected vits"),
         (["--voice", str(folder / "me.voice"), "--engine", str(tmp_path / "vits")],
-         "holds a model of the kind 'vits', expected csm or dia or pocket_tts"),
+         "holds a model of the kind 'vits', expected csm or dia or higgs_audio_v2 or pocket_tts"),
         (["--voice", str(folder / "me.voice"), "--engine", str(tmp_path)],
          "lacks config.json; expected CSM as transformers saves it"),
     ):  # fmt: skip

@@ -47,7 +47,7 @@ def _add_voice(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("recording", metavar="FILE", help="3 to 30 s of one person's speech: any file with sound")
     add("--transcript", required=True, metavar="TEXT|FILE.txt", help="the words in it")
     add("--engine", default=DEFAULT_ENGINE, metavar="NAME|DIR", help="a model that clones: CSM, "
-        "Dia, Pocket TTS, or your own (%(default)s, which ships)")  # fmt: skip
+        "Dia, Higgs Audio, Pocket TTS, or your own (%(default)s, which ships)")  # fmt: skip
     add("--out", required=True, metavar=f"OUT{VOICE_FILE}", help="the voice")
     add("--consent", action="append", default=[], metavar="FILE|DIR",
         help="refuse voices other than those of these records of consent; repeatable")  # fmt: skip

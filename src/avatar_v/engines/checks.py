@@ -1,6 +1,7 @@
 """What can be said of a script and its voice before torch is imported."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from avatar_v.base.outside import read_json
@@ -33,6 +34,7 @@ class Kind:
 
     files: tuple[str, ...]
     source: str
+    package: str = ""  # that transformers needs for it, and that is not installed with this library
 
 
 VITS = {"vits": Kind(("config.json", "tokenizer_config.json"), WHERE_FROM)}
@@ -49,6 +51,13 @@ CLONING = {
         "Dia as transformers saves it, and its codec: `hf download nari-labs/Dia-1.6B-0626 "
         f"--local-dir FOLDER` (Apache-2.0), `hf download descript/dac_44khz --local-dir "
         f"FOLDER/{CODEC}` (MIT)",
+    ),
+    "higgs_audio_v2": Kind(
+        (*_PROCESSED, "chat_template.jinja", f"{CODEC}/config.json"),
+        "Higgs Audio 2 as transformers saves it, and its codec: `hf download "
+        "bosonai/higgs-audio-v2-generation-3B-base --local-dir FOLDER`, `hf download "
+        f"bosonai/higgs-audio-v2-tokenizer --local-dir FOLDER/{CODEC}` (Boson AI's own licence)",
+        package="torchaudio",
     ),
     "pocket_tts": Kind(
         (*_PROCESSED, "chat_template.jinja", f"{CODEC}/config.json"),
@@ -143,4 +152,7 @@ def _check_kind(folder: Path, where: str, kinds: dict[str, Kind], source: str) -
         raise ValueError(f"{where} lacks {', '.join(missing)}; expected {source}")
     for part in parts:
         indexed_weights(part)
+    package = kinds[kind].package
+    if package and find_spec(package) is None:
+        raise ValueError(f"{where}: {kind} needs {package}: pip install {package}")
     return kind

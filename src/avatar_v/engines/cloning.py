@@ -1,8 +1,9 @@
 """Models that continue a prompt of speech in its voice, from folders (Avatar V §2.3).
 
-One class for each published family, by transformers: CSM (Sesame), Dia (Nari Labs), Pocket TTS
-(Kyutai); and the one that is trained here (voices/). Nothing is downloaded, and no code of a folder
-is run. The published ones take no language and no rate of speech: they follow text and prompt.
+One class for each published family, by transformers: CSM (Sesame), Dia (Nari Labs), Higgs Audio 2
+(Boson AI), Pocket TTS (Kyutai); and the one that is trained here (voices/). Nothing is downloaded,
+and no code of a folder is run. The published ones take no language and no rate of speech: they
+follow text and prompt.
 """
 
 import inspect
@@ -30,6 +31,8 @@ if TYPE_CHECKING:  # transformers is imported with it
 PLAIN = Manner()
 SPEAKER = "0"
 """The name of the one who speaks, in the template of CSM."""
+HIGGS_TASK = "Generate audio following instruction."
+"""What the system says to Higgs Audio, whose template refuses a conversation without it."""
 SPOKEN_SHARE = 0.8
 """Of a recording, in which somebody speaks; the others are pauses."""
 MARGIN_S, LETTERS_PER_S = 2.0, 6.0
@@ -147,32 +150,61 @@ class DiaVoice:
         return torch.atleast_1d(sound).float()
 
 
+class HiggsVoice:
+    """Higgs Audio 2: a Llama with feed-forward layers of their own for sound, over eight codebooks
+    that begin one after the other. Prompt and its words are turns of a conversation. The codec is
+    `CODEC`."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        from transformers import (
+            DacFeatureExtractor,
+            HiggsAudioV2ForConditionalGeneration,
+            HiggsAudioV2Processor,
+            HiggsAudioV2TokenizerModel,
+        )
+
+        extractor = load_part(DacFeatureExtractor, folder, source)
+        codec = load_whole(HiggsAudioV2TokenizerModel, folder / CODEC, source)
+        self._processor = _with_codec(HiggsAudioV2Processor, extractor, codec, folder, source)
+        self._model = load_whole(HiggsAudioV2ForConditionalGeneration, folder, source)
+        self.rate_hz = int(extractor.sampling_rate)
+        self._frames_per_s = codec.config.sample_rate / codec.config.hop_length
+
+    @torch.inference_mode()
+    def say(self, text: str, prompt: VoicePrompt) -> Float[Tensor, " n"]:
+        turns = [
+            ("system", [{"type": "text", "text": HIGGS_TASK}]),
+            ("user", [{"type": "text", "text": prompt.transcript}]),
+            ("assistant", [{"type": "audio"}]),
+            ("user", [{"type": "text", "text": text}]),
+        ]
+        inputs = _templated(self._processor, turns, prompt, add_generation_prompt=True)
+        inputs = inputs.to(self._model.device)
+        told, delay = inputs["audio_input_ids"].shape[1], self._model.config.num_codebooks
+        num = _most_frames(text, self._frames_per_s) + delay
+        codes = self._model.generate(**inputs, max_new_tokens=num, do_sample=True)[:, told:]
+        ends = (codes[0] == self._model.config.audio_stream_eos_id).all(-1).nonzero()
+        codes = codes[:, : int(ends[0]) if len(ends) else codes.shape[1]]
+        if codes.shape[1] <= delay:  # the first says that it begins
+            return torch.zeros(0)
+        return self._processor.decode(codes).float()
+
+
 class PocketVoice:
     """Pocket TTS: a small transformer that draws the latents of a Mimi without codebooks, made for
     processors. It follows the prompt's sound and takes no words of it. The codec is `CODEC`."""
 
     def __init__(self, folder: Path, source: str) -> None:
         from transformers import (
-            AutoTokenizer,
             PocketTTSAudioTokenizerModel,
             PocketTTSFeatureExtractor,
             PocketTTSForConditionalGeneration,
             PocketTTSProcessor,
         )
 
-        tokenizer = load_part(AutoTokenizer, folder, source)
         extractor = load_part(PocketTTSFeatureExtractor, folder, source)
         codec = load_whole(PocketTTSAudioTokenizerModel, folder / CODEC, source)
-        numbers = read_json(folder / "processor_config.json")
-        known = inspect.signature(PocketTTSProcessor.__init__).parameters
-        numbers: dict[str, Any] = {
-            k: v for k, v in numbers.items() if k in known and isinstance(v, (int, float))
-        }
-        template = (folder / "chat_template.jinja").read_text("utf-8")
-        try:
-            self._processor = PocketTTSProcessor(extractor, tokenizer, codec, template, **numbers)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(f"{folder} cannot be loaded ({error}); expected {source}") from error
+        self._processor = _with_codec(PocketTTSProcessor, extractor, codec, folder, source)
         self._model = load_whole(PocketTTSForConditionalGeneration, folder, source)
         self.rate_hz = int(extractor.sampling_rate)
 
@@ -257,9 +289,10 @@ def _foreign_phonemes(text: str, language: str) -> list[str]:
     return found
 
 
-_FAMILIES: dict[str, type[CsmVoice | DiaVoice | PocketVoice | TrainedVoice]] = {
+_FAMILIES: dict[str, type[CsmVoice | DiaVoice | HiggsVoice | PocketVoice | TrainedVoice]] = {
     "csm": CsmVoice,
     "dia": DiaVoice,
+    "higgs_audio_v2": HiggsVoice,
     "pocket_tts": PocketVoice,
     OURS: TrainedVoice,
 }
@@ -283,10 +316,27 @@ def engine_rate_hz(engine: str | Path) -> int:
     return int(load_part(AutoFeatureExtractor, engine_folder(engine), source).sampling_rate)
 
 
-def _templated(processor: Any, turns: list[tuple[str, list[dict]]], prompt: VoicePrompt) -> Any:
+def _with_codec(cls: Any, extractor: Any, codec: Any, folder: Path, source: str) -> Any:
+    """A processor whose own loader would look for its codec on the hub."""
+    from transformers import AutoTokenizer
+
+    tokenizer = load_part(AutoTokenizer, folder, source)
+    known = inspect.signature(cls.__init__).parameters
+    told = read_json(folder / "processor_config.json")
+    told = {k: v for k, v in told.items() if k in known and isinstance(v, (int, float, str))}
+    told["chat_template"] = (folder / "chat_template.jinja").read_text("utf-8")
+    try:
+        return cls(extractor, tokenizer, codec, **told)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder} cannot be loaded ({error}); expected {source}") from error
+
+
+def _templated(
+    processor: Any, turns: list[tuple[str, list[dict]]], prompt: VoicePrompt, **how: bool
+) -> Any:
     """The inputs of a model whose folder has a template of conversations."""
     messages = [{"role": role, "content": content} for role, content in turns]
-    text = processor.apply_chat_template(messages, tokenize=False)
+    text = processor.apply_chat_template(messages, tokenize=False, **how)
     return processor(
         text=text,
         audio=[prompt.sound.numpy()],
