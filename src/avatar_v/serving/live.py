@@ -23,6 +23,7 @@ from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.session import LiveSession, measure_rate
 from avatar_v.media.outputs import FragmentStream
 from avatar_v.request.request import Request
+from avatar_v.serving import memory
 from avatar_v.web.visitors import BusyError, Visitor, check_share
 
 PLACE_S = 20.0
@@ -124,6 +125,7 @@ class Rooms:
         self.is_draining = False
         self._taken: dict[str, Conversation] = {}
         self._lock = threading.RLock()  # a signal may come in the middle
+        memory.keep_few_arenas()
         self._threads = ThreadPoolExecutor(10_000, "talk")  # made when they are needed
 
     @property
@@ -229,6 +231,7 @@ class Rooms:
         if held.session is not None:
             held.session.close()
             self.metrics.count(held.session)
+            memory.give_back()
         held.on_end(held.num_frames / self.pipeline.format.video.frame_rate_hz)
 
     def _check(self, visitor: Visitor, most_own: int) -> None:
