@@ -62,16 +62,15 @@ def body_in(frame: Frame) -> Body | None:
     """Of the person who is found most surely."""
     people, landmarks = _files()
     square = in_square(frame)
-    height, width = frame.shape[1:]
     for person in PEOPLE.found(people, square):
         hips, rim = person[HIPS] * len(square), person[RIM] * len(square)
         reach = AROUND * float(np.hypot(*(rim - hips)))
-        picture, back = upright(square, hips, rim - hips, reach, SIDE)
-        answers = {answer.size: answer for answer in run(landmarks, picture)}
+        cut = upright(frame, square, hips, rim - hips, reach, SIDE)
+        answers = {answer.size: answer for answer in run(landmarks, cut.picture)}
         if float(answers[1].item()) < LEAST:
             continue
         rows = answers[NUM_ANSWERS].reshape(-1, 5)[:NUM_POINTS]
-        points = (rows[:, :2] @ back[:, :2].T + back[:, 2]) / np.array([width, height], np.float32)
+        points = cut.in_frame(rows[:, :2])
         clear = rows[:, 3] > 0  # the logit of being in sight
         return Body(points, clear & ((points >= 0) & (points <= 1)).all(1))
     return None

@@ -59,22 +59,38 @@ def in_square(frame: Frame) -> UInt8[np.ndarray, "side side 3"]:
     return square
 
 
+@dataclass(frozen=True)
+class Upright:
+    """A part of a frame's square that was cut out and turned upright."""
+
+    picture: Float32[np.ndarray, "s s 3"]  # from 0 to 1
+    _back: Float32[np.ndarray, "2 3"]  # from its pixels to the square's
+    _size: Float32[np.ndarray, "2"]  # of the frame
+
+    def in_frame(self, points: Float32[np.ndarray, "n 2"]) -> Float32[np.ndarray, "n 2"]:
+        """Its pixels in parts of the frame's width and height."""
+        return (points @ self._back[:, :2].T + self._back[:, 2]) / self._size
+
+
 def upright(
+    frame: Frame,
     square: UInt8[np.ndarray, "side side 3"],
     middle: Float32[np.ndarray, "2"],
     up: Float32[np.ndarray, "2"],
     reach: float,
     side: int,
-) -> tuple[Float32[np.ndarray, "s s 3"], Float32[np.ndarray, "2 3"]]:
-    """The square around ``middle`` whose upper side lies towards ``up``, ``reach`` from its middle
-    to a side, as a picture of ``side`` pixels from 0 to 1; and the map from its pixels back."""
+) -> Upright:
+    """Of the ``square`` of a frame (`in_square`) that around ``middle`` whose upper side lies
+    towards ``up``, ``reach`` pixels from its middle to a side, as a picture of ``side`` pixels."""
     up = up / max(float(np.hypot(*up)), 1e-6)
     right = np.array([-up[1], up[0]], np.float32)
     corners = [middle + reach * each for each in (up - right, up + right, -up - right)]
     ends = np.array([[0, 0], [side, 0], [0, side]], np.float32)
     turn = cv2.getAffineTransform(np.stack(corners).astype(np.float32), ends)
     picture = cv2.warpAffine(square, turn, (side, side)) / np.float32(255)
-    return picture, cv2.invertAffineTransform(turn).astype(np.float32)
+    height, width = frame.shape[1:]
+    back = cv2.invertAffineTransform(turn).astype(np.float32)
+    return Upright(picture, back, np.array([width, height], np.float32))
 
 
 def network_files(names: Sequence[str], missing: str) -> list[Path]:

@@ -77,17 +77,15 @@ def hands(frame: Frame) -> Iterator[Hand]:
     """The hands in a picture, that of the surest palm first."""
     palms, landmarks = _files()
     square = in_square(frame)
-    height, width = frame.shape[1:]
     for palm in PALMS.found(palms, square):
         up = palm[MIDDLE_FINGER] - palm[WRIST]
         size = float(palm[1].max()) * len(square)
         middle = palm[0] * len(square) + UP * size * up / max(float(np.hypot(*up)), 1e-6)
-        picture, back = upright(square, middle, up, AROUND * size / 2, SIDE)
-        points, sure, *_ = run(landmarks, picture)
+        cut = upright(frame, square, middle, up, AROUND * size / 2, SIDE)
+        points, sure, *_ = run(landmarks, cut.picture)
         if float(sure[0]) < LEAST:
             continue
-        own = points.reshape(21, 3)[:, :2] @ back[:, :2].T + back[:, 2]
-        yield Hand(float(sure[0]), own / np.array([width, height], np.float32))
+        yield Hand(float(sure[0]), cut.in_frame(points.reshape(21, 3)[:, :2]))
 
 
 def _files() -> list[Path]:
