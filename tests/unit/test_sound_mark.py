@@ -30,10 +30,16 @@ def marked(sound: Tensor, rate_hz: int = SAMPLE_RATE_HZ, key: bytes = PUBLIC_KEY
     return SoundMarker(Mark(ID, key), rate_hz)(sound)
 
 
-def test_the_mark_is_read_from_an_mp3_whose_beginning_is_cut_off() -> None:
-    sound = marked(speech()[None])[0]
-    mp3 = coded(sound, "libmp3lame", "mp3", SAMPLE_RATE_HZ, 64_000)
-    found = detect_sound(mp3[round(1.3 * SAMPLE_RATE_HZ) :].split(1000))
+@pytest.mark.parametrize(
+    ("codec", "container", "rate_hz"),
+    [("libmp3lame", "mp3", SAMPLE_RATE_HZ), ("aac", "mp4", SAMPLE_RATE_HZ),
+     ("libopus", "ogg", 48_000)],
+)  # fmt: skip
+def test_the_mark_is_read_from_a_file_whose_beginning_is_cut_off(
+    codec: str, container: str, rate_hz: int
+) -> None:
+    sound = coded(marked(speech()[None])[0], codec, container, rate_hz, 64_000)
+    found = detect_sound(sound[round(1.3 * SAMPLE_RATE_HZ) :].split(1000))
     assert found is not None
     assert (found.id, found.least_z) == (ID, least_z(NUM_PLAIN))
     assert found.num_frames == pytest.approx(25 * (8 - 1.3), abs=3)

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from avatar_v.base import checks
 from avatar_v.engines.drawn_voice import DrawnVoice
-from avatar_v.media.containers import AUDIO_FORMATS, open_bytes
+from avatar_v.media.containers import AUDIO_FORMATS, VIDEO_FORMATS, open_bytes
 from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.sound import normalise_loudness, resampled
 from avatar_v.safety.detect import MOST_FALSE
@@ -176,7 +176,7 @@ def coded(sound: Sound, codec: str, container: str, rate_hz: int, bit_rate: int)
         for frame in (*resampler.resample(_frame(sound)), *resampler.resample(None), None):
             output.mux(stream.encode(frame))
     resampler = av.AudioResampler("fltp", "mono", SAMPLE_RATE_HZ)
-    with open_bytes(file.getvalue(), *AUDIO_FORMATS) as source:
+    with open_bytes(file.getvalue(), *VIDEO_FORMATS, *AUDIO_FORMATS) as source:
         frames = [part for one in source.decode(audio=0) for part in resampler.resample(one)]
     frames += resampler.resample(None)
     return torch.from_numpy(np.concatenate([frame.to_ndarray()[0] for frame in frames]))
