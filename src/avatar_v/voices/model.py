@@ -183,11 +183,15 @@ class VoiceModel:
         """Speech token by token, the end among them: each phoneme in its turn, and whole frames."""
         saying, cache = Saying(self.vocabulary, phonemes, how), self._cache()
         yield saying.tokens[-1]
-        given = torch.tensor([[*head, *saying.tokens]])
+        waiting = [*head, *saying.tokens]  # which the network has not seen
         while not saying.is_done:
-            saying.take(self._logits(given, cache)[0])
+            if (choice := saying.choice) is None:
+                saying.go_on()
+            else:
+                saying.draw(self._logits(self._seen(torch.tensor([waiting]), cache)[0], choice))
+                waiting = []
             yield saying.tokens[-1]
-            given = torch.tensor([saying.tokens[-1:]])
+            waiting.append(saying.tokens[-1])
 
     def say_together(
         self,
@@ -209,11 +213,14 @@ class VoiceModel:
         given, cache = torch.tensor(rows), self._cache()
         while not all(saying.is_done for saying in sayings):
             positions = (mask.cumsum(1) - 1).clamp_min(0)[:, -given.shape[1] :]
-            for saying, logits in zip(
-                sayings, self._logits(given, cache, mask, positions), strict=True
-            ):
-                if not saying.is_done:
-                    saying.take(logits)
+            seen = self._seen(given, cache, mask, positions)
+            for saying, last in zip(sayings, seen, strict=True):
+                if saying.is_done:
+                    continue
+                if (choice := saying.choice) is None:
+                    saying.go_on()
+                else:
+                    saying.draw(self._logits(last, choice))
             given = torch.tensor([saying.tokens[-1:] for saying in sayings])
             mask = F.pad(mask, (0, 1), value=1)
         return sayings
@@ -222,20 +229,25 @@ class VoiceModel:
         return DynamicCache(config=self.llama.config)
 
     @torch.inference_mode()
-    def _logits(
+    def _seen(
         self,
         given: Int[Tensor, "b t"],
         cache: DynamicCache,
         mask: Int[Tensor, "b s"] | None = None,
         positions: Int[Tensor, "b t"] | None = None,
-    ) -> Float[Tensor, "b v"]:
-        """Of the token behind those given; all tensors are on the CPU, whatever the model is on."""
+    ) -> Float[Tensor, "b d"]:
+        """What the network makes of the last of the tokens that are given."""
         at = self.llama.device
-        return self.llama(
-            input_ids=given.to(at), use_cache=True, logits_to_keep=1, **{CACHE: cache},
+        return self.llama.model(
+            input_ids=given.to(at), use_cache=True, **{CACHE: cache},
             attention_mask=None if mask is None else mask.to(at),
             position_ids=None if positions is None else positions.to(at),
-        ).logits[:, -1].float().cpu()  # fmt: skip
+        ).last_hidden_state[:, -1]  # fmt: skip
+
+    @torch.inference_mode()
+    def _logits(self, seen: Float[Tensor, " d"], choice: slice) -> Float[Tensor, " n"]:
+        """Of the tokens of a choice alone, on the CPU, whatever the model is on."""
+        return F.linear(seen, self.llama.lm_head.weight[choice]).float().cpu()
 
 
 class Saying:
@@ -254,22 +266,34 @@ class Saying:
     def is_done(self) -> bool:
         return self.tokens[-1] == END
 
-    def take(self, logits: Float[Tensor, " v"]) -> None:
-        """Go on by one token: the length of the phoneme, a code of the next level, or the phoneme
-        that is next, which is given."""
+    @property
+    def choice(self) -> slice | None:
+        """Which tokens the next one is drawn from: lengths of the phoneme, or codes of the next
+        level; None where it is given, the phoneme that is next or the end."""
         vocabulary, size = self._vocabulary, self._vocabulary.codebook_size
-        self.are_drawn.append(self._left != 0)
         if self._left is None:
-            length = self._draw(logits[vocabulary.lengths :][: MOST_FRAMES + 1])
-            self.tokens.append(vocabulary.lengths + length)
-            self._left = length * vocabulary.num_codebooks
-        elif self._left:
+            return slice(vocabulary.lengths, vocabulary.lengths + MOST_FRAMES + 1)
+        if self._left:
             first = vocabulary.codes + -self._left % vocabulary.num_codebooks * size
-            self.tokens.append(first + self._draw(logits[first : first + size]))
-            self._left -= 1
+            return slice(first, first + size)
+        return None
+
+    def go_on(self) -> None:
+        """By the token that is given."""
+        self.are_drawn.append(False)
+        self.tokens.append(next(self._words))
+        self._left = None
+
+    def draw(self, logits: Float[Tensor, " n"]) -> None:
+        """Go on by a token of the `choice`, whose logits these are."""
+        assert self.choice is not None
+        drawn = self._draw(logits)
+        self.are_drawn.append(True)
+        self.tokens.append(self.choice.start + drawn)
+        if self._left is None:
+            self._left = drawn * self._vocabulary.num_codebooks
         else:
-            self.tokens.append(next(self._words))
-            self._left = None
+            self._left -= 1
 
     def _draw(self, logits: Float[Tensor, " n"]) -> int:
         shares = (logits / max(self._how.temperature, 1e-4)).softmax(0)
