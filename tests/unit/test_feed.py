@@ -57,6 +57,19 @@ def test_silence_lives_on_and_speech_follows_it_at_once() -> None:
     assert feed.counts == FeedCounts()
 
 
+def test_it_begins_with_silence_that_nobody_waits_for() -> None:
+    """Speech follows as if the silence had been given in its time."""
+    clock = Clock()
+    feed = SoundFeed(clock=clock, silent_s=0.76)
+    first = feed.take()
+    assert isinstance(first, Tensor)
+    assert torch.equal(first, torch.zeros(round(0.76 * RATE)))
+    feed.push(ramp(0, 1_280))
+    assert torch.equal(heard(feed, clock, 0.05), ramp(0, 1_280))
+    assert len(heard(feed, clock, 10)) == pytest.approx(10 * RATE, abs=0.2 * RATE)
+    assert feed.counts == FeedCounts()
+
+
 def test_speech_that_is_made_at_once_is_given_in_its_time_until_an_interruption() -> None:
     clock = Clock()
     feed = SoundFeed(clock=clock)

@@ -14,6 +14,7 @@ by what margin.
 
 With ``--texts`` a voice speaks in place of a microphone: in a conversation by the clock each text
 is said when the one before has been shown. Its times count from the moment that it is handed over.
+As many conversations are begun by speech before, which begin with silent frames.
 """
 
 import argparse
@@ -57,6 +58,8 @@ from avatar_v_eval.records import Number
 
 CLIP_FRAMES = 101
 POLL_S = 0.005
+QUIET_S = 3.0
+"""Of frames behind a text, until the next one is said: also a voice that is late has ended."""
 PERCENTILES = (50, 95, 99)
 
 
@@ -132,7 +135,9 @@ def measure(options: argparse.Namespace) -> Findings:
             "that warms up, beside the making of its frames; lowest and highest are those of texts",
             "a voice is made in the processes of the frames, by the same cores",
         ]
-        numbers = {k: n for v in options.voices for k, n in said_by(v, pipeline, options).items()}
+        numbers = beginnings(pipeline, options)
+        for voice in options.voices:
+            numbers |= said_by(voice, pipeline, options)
     else:
         how = [
             f"{options.repeats} runs of {options.seconds} s of speech at its own pace, after a run "
@@ -196,6 +201,34 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
     return LiveRun(np.array(handed) - begin, np.array(shown) - begin, chunks, ahead)
 
 
+def beginnings(pipeline: AvatarPipeline, options: argparse.Namespace) -> dict[str, Number]:
+    """Of ``options.texts`` conversations in which somebody speaks at once; one before them warms
+    up."""
+    (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES, size=pipeline.format.video.size)
+    speech = clip.audio[int((clip.audio.abs() > QUIET).nonzero()[0]) :]
+    times: dict[str, list[float]] = {"picture": [], "answer": []}
+    for _ in range(options.texts + 1):
+        with live_request(clip, options) as request, LiveSession(pipeline, request) as session:
+            begin, shown = time.perf_counter(), dict[str, float]()
+            for number, packet in enumerate(speech.split(SAMPLES_PER_FRAME), 1):
+                time.sleep(max(0.0, begin + number / FRAME_RATE_HZ - time.perf_counter()))
+                for part in session.push(packet):
+                    now = time.perf_counter() - begin
+                    shown.setdefault("picture", now)
+                    if float(part.sound.abs().max()) > QUIET:
+                        shown.setdefault("answer", now)
+        for key, found in times.items():
+            found.append(shown[key])
+    words = {
+        "picture": "from the first sample of a conversation to its first picture",
+        "answer": "from the first sample to the first frame with its sound",
+    }
+    return {
+        key: median_of_repeats(found[1:]).described(f"live: {words[key]}", unit="s")
+        for key, found in times.items()
+    }
+
+
 @dataclass
 class TimedVoice:
     """A voice, and when it made its pieces."""
@@ -240,13 +273,15 @@ def said_by(voice: str, pipeline: AvatarPipeline, options: argparse.Namespace) -
             time.sleep(POLL_S)
         for number, speech_id in enumerate(sentences("test", options.texts + 1)):
             text = " ".join(f"{sentence(speech_id, i).text}." for i in range(2))
-            future, sounds = session.say(text), list[Tensor]()
-            while not future.done() or sum(map(len, sounds)) < timed.spoken_s * SAMPLE_RATE_HZ:
+            future, sounds, quiet_s = session.say(text), list[Tensor](), 0.0
+            while not future.done() or quiet_s < QUIET_S:
                 if future.done():
                     future.result()
                 time.sleep(POLL_S)
                 for part in session.push(torch.zeros(0)):
-                    if not sounds and float(part.sound.abs().max()) > QUIET:
+                    is_quiet = float(part.sound.abs().max()) <= QUIET
+                    quiet_s = quiet_s + len(part.sound) / SAMPLE_RATE_HZ if is_quiet else 0.0
+                    if not sounds and not is_quiet:
                         times["frame"].append(time.perf_counter() - timed.begun)
                     if len(times["frame"]) > number:
                         sounds.append(part.sound)

@@ -212,6 +212,7 @@ class Run:
             self.delay = live_delay(request, source.card, source.refiner_card)
         self.record: Record | None = None
         self._scene: RankedScenes | None = None
+        self._prepared: Generator[Clip, None, None] | None = None
         self._consented, self._moderator = consented, moderator
         self._source, self._watermark, self._beside = source, watermark, beside
         is_own = watermark is None and request.output.watermark
@@ -236,12 +237,7 @@ class Run:
             pipeline, draw = self._loaded(), self._drawing()
             loaded, first, num = time.perf_counter(), None, 0
             outputs = [*self._beside, *self._outputs(kept)]
-            inputs, request = self.inputs, self.request
-            if request.person.scene is not None:
-                inputs, request, self._scene = stage_scene(pipeline, inputs, request)
-                if self._moderator is not None:
-                    self._moderator.check_pictures("the scene", self._scene.pictures)
-            clips = pipeline.clips(inputs, request, kept)
+            inputs, clips = self.inputs, self._prepared or self._begun(pipeline, kept)
             with ExitStack() as stack:
                 if not isinstance(self._source, LoadedPipeline):
                     stack.callback(pipeline.close)
@@ -269,6 +265,21 @@ class Run:
             if self.request.output.out is not None:
                 assert first is not None
                 self._record(pipeline, begin, loaded, first, 0 if kept is None else kept.num_found)
+
+    def prepare(self) -> None:
+        """Encode the person, and make the scene, before the frames are asked for."""
+        assert not self._keep, "what is kept of a video is known when it is made"
+        self._prepared = self._begun(self._loaded(), None)
+
+    def _begun(
+        self, pipeline: LoadedPipeline, kept: ChunkCheckpoint | None
+    ) -> Generator[Clip, None, None]:
+        inputs, request = self.inputs, self.request
+        if request.person.scene is not None:
+            inputs, request, self._scene = stage_scene(pipeline, inputs, request)
+            if self._moderator is not None:
+                self._moderator.check_pictures("the scene", self._scene.pictures)
+        return pipeline.clips(inputs, request, kept)
 
     def check_texts(self, texts: Mapping[str, str]) -> None:
         """RefusedError for the first text, by its name, that the request's policy refuses."""

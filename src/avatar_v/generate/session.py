@@ -29,6 +29,7 @@ from avatar_v.inputs.feed import FeedCounts, SoundFeed, checked_packet
 from avatar_v.inputs.live import LiveSound
 from avatar_v.inputs.said import Speaker, checked_said
 from avatar_v.request.request import LIVE, Request
+from avatar_v.request.resolve import live_delay
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.types import SAMPLES_PER_FRAME, num_frames
 
@@ -55,7 +56,8 @@ class LiveSession:
     another iterates, which makes the frames there: not both. ValueError for a request that cannot
     be carried out, before anything is made. ``clock`` and ``most_wait_s`` are those of `SoundFeed`;
     ``beside`` are outputs that take the frames, too; ``voice`` is the request's, where it is loaded
-    already.
+    already. With a clock the first chunk is silent: the person is there as soon as it is made, and
+    what is pushed meanwhile is spoken behind it.
     """
 
     def __init__(
@@ -70,10 +72,13 @@ class LiveSession:
     ) -> None:
         if pipeline.ranks is not None:
             raise ValueError("a conversation is made by one process: load with devices=1")
-        self._pipeline, self._feed = pipeline, SoundFeed(clock=clock, most_wait_s=most_wait_s)
-        self._sound = LiveSound(self._feed, interrupt=self._feed.stop)
         request = request.changed(audio=LIVE)
+        delay = live_delay(request, pipeline.card, pipeline.refiner_card)
+        self._pipeline = pipeline
+        self._feed = SoundFeed(clock=clock, most_wait_s=most_wait_s, silent_s=delay.first_s)
+        self._sound = LiveSound(self._feed, interrupt=self._feed.stop)
         self._run = run(request, pipeline, sound=self._sound, beside=beside, keep=False)
+        self._run.prepare()
         self.warnings = self._run.inputs.warnings
         if voice is None:
             voice = find_voice(request.person.voice, request.person.engine)

@@ -78,14 +78,20 @@ class SoundFeed:
     ``clock`` gives seconds that never go back; None: the sound itself is the clock, and everything
     is given as soon as it is there. ``most_wait_s`` is for a microphone, whose sound must not wait:
     what is more than that is dropped, oldest first, and pauses keep sound and clock together. None
-    is for sound that is pushed as fast as it is made, which is given in its own time.
+    is for sound that is pushed as fast as it is made, which is given in its own time. With a clock
+    the sound begins with silence of ``silent_s``, which nobody waits for: the first picture is
+    there before anybody speaks.
     """
 
     def __init__(
-        self, *, clock: Callable[[], float] | None, most_wait_s: float | None = None
+        self,
+        *,
+        clock: Callable[[], float] | None,
+        most_wait_s: float | None = None,
+        silent_s: float = 0.0,
     ) -> None:
         self.counts = FeedCounts()
-        self._clock, self._most_wait_s = clock, most_wait_s
+        self._clock, self._most_wait_s, self._silent_s = clock, most_wait_s, silent_s
         self._changed = threading.Condition()
         self._waiting: deque[Tensor] = deque()
         self._num_waiting = self._given = 0  # samples
@@ -198,7 +204,12 @@ class SoundFeed:
                 return None
             if self._clock is None or self._ended:
                 return self._give(self._num_waiting) if self._num_waiting else math.inf
-            ahead_s = self._ahead(self._clock())
+            if self._began is None:
+                self._given = round(self._silent_s * SAMPLE_RATE_HZ)
+                self._began = self._clock() - self._given / SAMPLE_RATE_HZ
+                if self._given:
+                    return torch.zeros(self._given)
+            ahead_s = self._ahead(self._began, self._clock())
             if self._num_waiting >= SAMPLES_PER_FRAME:
                 if ahead_s >= LEAD_S:
                     return ahead_s - LEAD_S + 1e-3
@@ -210,14 +221,12 @@ class SoundFeed:
                 return 1e-3 - late_s
             return self._filled()
 
-    def _ahead(self, now: float) -> float:
+    def _ahead(self, began: float, now: float) -> float:
         """Seconds that the sound given so far is ahead of the clock."""
-        if self._began is None:
-            self._began = now
-        ahead_s = self._given / SAMPLE_RATE_HZ - (now - self._began)
+        ahead_s = self._given / SAMPLE_RATE_HZ - (now - began)
         if -ahead_s > MOST_BEHIND_S:
             skipped_s = -ahead_s - IDLE_S
-            self._began += skipped_s
+            self._began = began + skipped_s
             self._count(skipped_s=skipped_s)
             self._lows.clear()
             ahead_s = -IDLE_S
