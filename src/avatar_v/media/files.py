@@ -36,6 +36,9 @@ class Output(ABC):
     x264: Mapping[str, str] = MappingProxyType({"tune": "zerolatency", "sc_threshold": "0"})
     key_frame_every_s: int | None = SEGMENT_S
     """Seconds; None is as often as x264 likes."""
+    least_coded_hz = 0
+    """Rate of the sound in the file, at least. A packet of AAC has 1,024 samples: the higher the
+    rate, the sooner it is full."""
     on_disk = True
     """Whether ``name`` is the path of a file."""
 

@@ -140,11 +140,12 @@ class Writer:
         height, width = first[0].shape[1:3]
         form = self._form
         video = _video_stream(container, height, width, form.frame_rate_hz, self._output)
-        sound = container.add_stream("aac", rate=form.coded_hz, layout=form.layout)
+        coded_hz = max(form.coded_hz, self._output.least_coded_hz)
+        sound = container.add_stream("aac", rate=coded_hz, layout=form.layout)
         sound.bit_rate = form.bit_rate
-        coded = None  # where AAC has no such rate
-        if form.coded_hz != form.sample_rate_hz:
-            coded = AudioResampler(format="fltp", layout=form.layout, rate=form.coded_hz)
+        coded = None  # where AAC has no such rate, or another is asked for
+        if coded_hz != form.sample_rate_hz:
+            coded = AudioResampler(format="fltp", layout=form.layout, rate=coded_hz)
         index, block = 0, first
         while True:
             parts = np.split(block[1], len(block[0]), axis=1)
