@@ -57,6 +57,33 @@ def test_silence_lives_on_and_speech_follows_it_at_once() -> None:
     assert feed.counts == FeedCounts()
 
 
+def test_who_takes_the_sound_late_once_is_soon_as_near_as_before() -> None:
+    """That is not taken for a slower clock of the sender: nothing is said twice or dropped. Blocks
+    of 0.48 s take 0.47 s to be made, and one 0.9 s more; two are taken ahead."""
+    clock, size, block, held = Clock(), 1_280, 12 * 640, list[float]()
+    feed, num_taken, num_pushed, free_at, was_late = (
+        SoundFeed(clock=clock, most_wait_s=1.0), 0, 0, 0.0, False
+    )  # fmt: skip
+    given = 0
+    for tick in range(6_500):
+        clock.now = tick / 100
+        if num_pushed * size < clock.now * RATE:
+            is_loud = num_pushed % 50 < 5  # 0.4 s of 4 s
+            feed.push(torch.full((size,), 0.5 * is_loud))
+            num_pushed += 1
+        if clock.now >= free_at and num_taken - given >= block:
+            given, free_at = given + block, clock.now + 0.47
+            if tick > 1_900 and not was_late:
+                free_at, was_late = free_at + 0.9, True
+        while num_taken - given < 2 * block and isinstance(taken := feed.take(), Tensor):
+            num_taken += len(taken)
+        held.append((num_pushed * size - given) / RATE)
+    assert feed.counts == FeedCounts()
+    before, after, at_last = (np.mean(held[i : i + 500]) for i in (1_000, 2_500, 6_000))
+    assert after < before + 0.9
+    assert at_last == pytest.approx(before, abs=0.1)
+
+
 def test_it_begins_with_silence_that_nobody_waits_for() -> None:
     """Speech follows as if the silence had been given in its time."""
     clock = Clock()

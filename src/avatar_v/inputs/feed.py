@@ -99,7 +99,8 @@ class SoundFeed:
         self._next: int | None = None  # of the sender's numbers
         self._silence = 0  # samples of it since the last packet
         self._idle = True  # silence was given last
-        self._lows: deque[tuple[float, float]] = deque()  # when, and how far ahead of the clock
+        self._lows: deque[tuple[float, float]] = deque()
+        """When packets came, and how far ahead of the clock the sound was that they follow."""
         self._since = 0.0  # when they begin
         self._ended = self._stopped = False
         self._turn = 0  # of texts: an interruption begins another
@@ -124,6 +125,7 @@ class SoundFeed:
             if at is not None:
                 samples = self._placed(samples, at)
             self._silence = 0
+            self._note_arrival()
             self._append(self._heard(samples))
             if self._most_wait_s is not None:
                 most = round(self._most_wait_s * SAMPLE_RATE_HZ)
@@ -230,6 +232,14 @@ class SoundFeed:
             self._count(skipped_s=skipped_s)
             self._lows.clear()
             ahead_s = -IDLE_S
+        return ahead_s
+
+    def _note_arrival(self) -> None:
+        """Of a packet: that the sound before it was taken late says nothing of its sender."""
+        if self._clock is None or self._began is None:
+            return
+        now = self._clock()
+        ahead_s = (self._given + self._num_waiting) / SAMPLE_RATE_HZ - (now - self._began)
         if not self._lows:
             self._since = now
         while self._lows and self._lows[0][0] < now - WINDOW_S:
@@ -237,12 +247,13 @@ class SoundFeed:
         while self._lows and self._lows[-1][1] >= ahead_s:
             self._lows.pop()  # the first of these is the lowest of the window
         self._lows.append((now, ahead_s))
-        return ahead_s
 
     def _steady(self, samples: Tensor) -> Tensor:
         """A frame, longer or shorter where the sound of a microphone has left its place: a packet
         is to arrive when silence would be given about now."""
-        if self._most_wait_s is None or self._lows[-1][0] < self._since + WINDOW_S:
+        if not self._lows or self._most_wait_s is None:
+            return samples
+        if self._lows[-1][0] < self._since + WINDOW_S:
             return samples
         off_s = self._lows[0][1] + IDLE_S + SAMPLES_PER_FRAME / SAMPLE_RATE_HZ / 2
         is_quiet = float(samples.abs().max()) < QUIET
