@@ -1,5 +1,6 @@
 """media/files: files that play while they grow, and after a kill."""
 
+import contextlib
 import io
 from fractions import Fraction
 from pathlib import Path
@@ -11,8 +12,10 @@ import torch
 from avatar_v.media import files
 from avatar_v.media.files import GrowingMp4, HlsPlaylist
 from avatar_v.media.kinds import output_kind
+from avatar_v.media.outputs import FragmentStream
 from avatar_v.media.writer import Writer
 from forked import FORKS
+from shard_command import wait_for
 from written import (
     block,
     joined,
@@ -159,6 +162,31 @@ def test_a_disk_that_fills_up_leaves_what_is_listed_whole(
 
 
 # --- a growing mp4 ---
+
+
+def test_fragments_keep_the_time_and_hold_nearly_nothing_back() -> None:
+    """Each picture is 40 ms behind the one before it. When a block has been handed over, all but
+    its last picture and 80 ms of sound have left."""
+    pieces = list[bytes]()
+    times: dict[str, list[Fraction]] = {}
+    with Writer(FragmentStream("the client", pieces.append)) as writer:
+        for _ in range(3):
+            writer.write(*block(12))
+        wait_for(lambda: len(packet_times(pieces)["video"]) >= 35)
+        times = packet_times(pieces)
+        assert times["audio"][-1] > Fraction(36, 25) - Fraction(2, 25) - Fraction(1024, 48_000)
+    times = packet_times(pieces)
+    assert times["video"] == [Fraction(i, 25) for i in range(36)]
+    assert times["audio"][:2] == [Fraction(-1024, 48_000), 0]  # the encoder begins before
+
+
+def packet_times(pieces: list[bytes]) -> dict[str, list[Fraction]]:
+    times: dict[str, list[Fraction]] = {"video": [], "audio": []}
+    with contextlib.suppress(av.FFmpegError), av.open(io.BytesIO(b"".join(pieces))) as container:
+        for packet in container.demux():
+            if packet.pts is not None:
+                times[packet.stream.type].append(packet.pts * packet.time_base)
+    return times
 
 
 def test_a_growing_mp4_plays_at_any_length(tmp_path: Path) -> None:
