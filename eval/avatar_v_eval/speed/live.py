@@ -217,6 +217,8 @@ def beginnings(pipeline: AvatarPipeline, options: argparse.Namespace) -> dict[st
                     shown.setdefault("picture", now)
                     if float(part.sound.abs().max()) > QUIET:
                         shown.setdefault("answer", now)
+        if len(shown) < len(times):
+            raise ValueError("this machine is too slow: speech of four seconds was never shown")
         for key, found in times.items():
             found.append(shown[key])
     words = {
