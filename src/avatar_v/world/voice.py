@@ -116,6 +116,8 @@ _BANDWIDTHS_HZ = np.array([70.0, 90.0, 140.0, 220.0, 300.0])
 _HIGH_FORMANTS_HZ = (3500.0, 4500.0)
 _NASAL_POLE_HZ, _NASAL_ZERO_HZ = 270.0, 500.0
 _LEVEL = 0.05
+_PIECE_S = 60
+"""Of a long speech so much is made at a time: hours of it would not fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,8 @@ def synthesise(phases: Phases, voice: Voice, num_samples: int, seed_id: int) -> 
 
     The 16-bit grid makes stored audio lossless and hides differences of the last float bit.
     """
-    return np.concatenate([*synthesise_pieces(phases, voice, num_samples, seed_id, ())])
+    cuts_s = range(_PIECE_S, num_samples // SAMPLE_RATE_HZ, _PIECE_S)
+    return np.concatenate([*synthesise_pieces(phases, voice, num_samples, seed_id, cuts_s)])
 
 
 def synthesise_pieces(
