@@ -131,7 +131,6 @@ def add_plant(parser: argparse.ArgumentParser) -> None:
 
 def curate(args: argparse.Namespace) -> int:
     from avatar_v_data.curation.run import curate
-    from avatar_v_data.curation.table import collect
 
     with progress_bar() as progress:
         task = progress.add_task("curate", total=None)
@@ -145,7 +144,7 @@ def curate(args: argparse.Namespace) -> int:
             retry=args.retry,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    found = collect(run.tasks, run.store, ("probe", "shots", "clips"))
+    found = run.found(("probe", "shots", "clips"))
     whole = found.footage_s
     _print_left_out(run, found)
     length = sum(clip["seconds"] for clip in found.clips)
@@ -268,7 +267,7 @@ def _print_left_out(run: "Curated", found: "CurationResults") -> None:
     from avatar_v.types import FRAME_RATE_HZ
 
     _print_failed(found.failed)
-    spans = {t.recording.name: t.recording.left_out for t in run.tasks if not t.recording.why}
+    spans = {name: own for name, (own, why) in run.left_out.items() if not why}
     parts = {name: sum(b - a for a, b in own) / FRAME_RATE_HZ for name, own in spans.items() if own}
     words = "s are shown by another recording, or stand still"
     _print_failed({name: f"{length:.1f} {words}" for name, length in parts.items()}, "in part")

@@ -29,7 +29,7 @@ from avatar_v_data.curation.flow import FlowStage
 from avatar_v_data.curation.hands import HandStage, hands
 from avatar_v_data.curation.plan import CurationPlan
 from avatar_v_data.curation.pose import PoseStage
-from avatar_v_data.curation.prints import PrintStage, left_out, prints
+from avatar_v_data.curation.prints import Prints, PrintStage, left_out
 from avatar_v_data.curation.probe import ProbeStage
 from avatar_v_data.curation.reconcile import desired
 from avatar_v_data.curation.stages import TICK, Clip, FootageRecording, Result, Seen
@@ -79,7 +79,10 @@ def take(room: int, seed: int, num: int, *, speed: float = 1.0, first: float = 0
 
 
 def printed(pictures: Iterator, height: int = 720) -> Result:
-    return prints(iter(pictures)) | {"height": height}
+    reader = Prints(height)
+    for picture in pictures:
+        reader.tick(picture)
+    return reader.finish()
 
 
 def cropped(pictures: Iterator) -> Iterator:

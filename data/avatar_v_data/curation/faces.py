@@ -18,7 +18,7 @@ SIDE = 64
 @dataclass(frozen=True)
 class FaceStage(Stage):
     """dlib's frontal detector, every `TICK` frames: a head turned away counts as none, and so does
-    what another recording shows or what stands still, where the plan has ``prints``.
+    what another recording shows or what stands still, where ``prints`` say so beforehand.
 
     By tick: ``counts`` of faces, the largest one's ``boxes`` (fractions of the picture) and
     ``sharpness`` (variance of the Laplacian at 64 pixels).

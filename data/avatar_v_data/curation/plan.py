@@ -161,10 +161,15 @@ class CurationPlan:
                     )
 
     @property
+    def prints(self) -> PrintStage | None:
+        """The stage that knows copies, where there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, PrintStage)), None)
+
+    @property
     def first(self) -> tuple[str, ...]:
         """The stages that run for all recordings before the others begin."""
-        has_prints = any(isinstance(stage, PrintStage) for stage in self.stages)
-        return (*PrintStage.needs, PrintStage.name) if has_prints else ()
+        is_before = self.prints is not None and self.prints.beforehand
+        return (*PrintStage.needs, PrintStage.name) if is_before else ()
 
     @property
     def samples(self) -> SampleStage | None:

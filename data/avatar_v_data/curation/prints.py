@@ -1,5 +1,6 @@
 """What each recording shows in a few numbers, and by them what another one shows, too, or what
-stands still: known before any model looks, so that no stage behind is given it.
+stands still: known before any model looks, so that no stage behind is given it, or, where each
+frame is to be decoded once, when clips are chosen.
 
 Small grey pictures are cut into pieces of one shot. A piece has perceptual hashes of its mean
 picture, as it is, mirrored and cropped: where two are near, two pieces may be one. They are where
@@ -20,11 +21,10 @@ import numpy as np
 from jaxtyping import Float, Int16
 from scipy.fft import dctn
 
-from avatar_v.media.reading import iter_pictures
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.copies import best_fits
 from avatar_v_data.curation.index import Pairs, near_pairs
-from avatar_v_data.curation.stages import TICK, TICKS_PER_S, Reader, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import TICK, TICKS_PER_S, Frame, Reader, Reads, Result, Seen, Stage
 
 SIDE = 64
 """Pixels of the pictures that are compared."""
@@ -57,6 +57,8 @@ MOST_MOVES = 20_000
 """Pieces whose changes are kept between pairs: some 250 MB."""
 Picture = Float[np.ndarray, "h w"]
 Cells = Int16[np.ndarray, "t c c"]
+LeftOut = Mapping[str, tuple[list[list[int]], str]]
+"""What `left_out` gives."""
 Row = tuple[str, int, int, list[str]]
 """A piece of a recording: its first tick, its last + 1, its hashes."""
 
@@ -66,38 +68,73 @@ class PrintStage(Stage):
     """``pieces`` [first tick, last + 1, hashes]; ``cells`` by tick, hundredths of grey levels, 16
     bits each in base64; ``stills`` [first frame, last + 1]; ``height`` of the picture."""
 
+    beforehand: bool = True
+    """Of all recordings before any other stage begins, which decodes each twice; False: in the one
+    pass of the others, which are then run on copies, too."""
+
     name: ClassVar[str] = "prints"
     version: ClassVar[int] = 1
-    reads: ClassVar[Reads] = "file"
+    reads: ClassVar[Reads] = "frames"
     needs: ClassVar[tuple[str, ...]] = ("probe",)
 
+    @property
+    def side(self) -> int:
+        return SIDE
+
     def begin(self, seen: Seen) -> Reader:
-        found = prints(_ticks(seen.recording.path))
-        return Reader({**found, "height": seen.results["probe"]["height"]})
+        return Prints(seen.results["probe"]["height"])
 
 
-def prints(pictures: Iterator[Picture]) -> Result:
-    """Of a picture a tick."""
-    pieces, cells, stills = [], [], []
-    recent: deque[Picture] = deque(maxlen=int(TICKS_PER_S) + 1)
-    own: list[Picture] = []  # of the piece that is not yet over
-    changes: list[float] = []
-    for tick, picture in enumerate(pictures):
+class Prints(Reader):
+    """At work on a recording whose picture is so high."""
+
+    def __init__(self, height: int) -> None:
+        super().__init__()
+        self._height = height
+        self._some: list[Picture] = []  # of the tick that is not yet over
+        self._own: list[Picture] = []  # of the piece that is not yet over
+        self._recent: deque[Picture] = deque(maxlen=int(TICKS_PER_S) + 1)
+        self._changes: list[float] = []
+        self._cells: list[bytes] = []
+        self._pieces: list[list] = []
+        self._stills: list[list[int]] = []
+
+    def frame(self, number: int, picture: Frame) -> None:
+        """A tick has the mean of its frames: neither noise nor the frames' phase count."""
+        self._some.append(picture.numpy().mean(0, dtype=np.float32))
+        if len(self._some) == TICK:
+            self.tick(np.mean(self._some, 0))
+            self._some = []
+
+    def tick(self, picture: Picture) -> None:
+        """The next one's picture."""
+        tick, own, changes = len(self._cells), self._own, self._changes
         changes.append(float(np.abs(picture - own[-1]).mean()) if own else 0.0)
         usual = np.median(changes[-1 - len(own) :][-int(2 * TICKS_PER_S) :])
         if changes[-1] > max(CUT, ABOVE * usual) or len(own) == LONGEST_S * TICKS_PER_S:
-            pieces.append([tick - len(own), tick, hashes(np.mean(own, 0))])
-            own = []
-        own.append(picture)
-        recent.append(picture)
-        cells.append(np.round(100 * _resized(picture, CELLS)).astype("<i2").tobytes())
-        if len(recent) == recent.maxlen and np.abs(picture - recent[0]).max() < STILL:
-            stills.append([(tick - len(recent) + 1) * TICK, (tick + 1) * TICK])
-    if own:
-        pieces.append([len(cells) - len(own), len(cells), hashes(np.mean(own, 0))])
-    long_ones = [x for x in _joined(stills, 0.0) if x[1] - x[0] >= STILL_S * FRAME_RATE_HZ]
-    packed = base64.b64encode(b"".join(cells)).decode()
-    return {"pieces": pieces, "cells": packed, "stills": long_ones}
+            self._end_piece()
+        self._own.append(picture)
+        self._recent.append(picture)
+        self._cells.append(np.round(100 * _resized(picture, CELLS)).astype("<i2").tobytes())
+        is_second = len(self._recent) == self._recent.maxlen
+        if is_second and np.abs(picture - self._recent[0]).max() < STILL:
+            self._stills.append([(tick - len(self._recent) + 1) * TICK, (tick + 1) * TICK])
+
+    def _end_piece(self) -> None:
+        stop = len(self._cells)
+        self._pieces.append([stop - len(self._own), stop, hashes(np.mean(self._own, 0))])
+        self._own = []
+
+    def finish(self) -> Result:
+        if self._own:
+            self._end_piece()
+        least = STILL_S * FRAME_RATE_HZ
+        return {
+            "pieces": self._pieces,
+            "cells": base64.b64encode(b"".join(self._cells)).decode(),
+            "stills": [x for x in _joined(self._stills, 0.0) if x[1] - x[0] >= least],
+            "height": self._height,
+        }
 
 
 def hashes(picture: Picture) -> list[str]:
@@ -212,16 +249,6 @@ def _moves(
     lines = (np.interp(at, np.arange(len(levels)), cell) for cell in levels.T)
     fine = np.stack([np.convolve(line, SMOOTH, "valid") for line in lines], 1)
     return fine[STEPS:] - fine[:-STEPS]
-
-
-def _ticks(path: str) -> Iterator[Picture]:
-    """The mean of each `TICK` frames, so that noise and the frames' phase do not count."""
-    some: list[Picture] = []
-    for picture in iter_pictures(path):
-        some.append(picture.at(SIDE).numpy().mean(0, dtype=np.float32))
-        if len(some) == TICK:
-            yield np.mean(some, 0)
-            some = []
 
 
 def _resized(picture: Picture, side: int) -> Float[np.ndarray, "side side"]:

@@ -7,7 +7,7 @@ import shlex
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -23,7 +23,7 @@ from avatar_v_data.curation.engine import Workers, run_passes
 from avatar_v_data.curation.graph import GRAPH_FILE, grouped
 from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, read_plan
-from avatar_v_data.curation.prints import PrintStage, left_out
+from avatar_v_data.curation.prints import LeftOut, PrintStage, left_out
 from avatar_v_data.curation.reconcile import CurationTask, desired, lacking, missing
 from avatar_v_data.curation.samples import SampleStage, first_frame
 from avatar_v_data.curation.select import (
@@ -48,6 +48,8 @@ RUN_FILE = "run.json"
 REPORT_FILE = "report.json"
 COMPARED_FILE = "left_out.json"
 """What prints say of recordings beside each other."""
+MOST_LEFT_OUT = 0.1
+"""Share of a clip's frames that another recording shows, or that stand still."""
 COMPARED_VERSION = 1
 """Of `left_out`: another one compares anew."""
 NO_FOOTAGE = (
@@ -68,10 +70,27 @@ class Curated:
     plan: CurationPlan
     tasks: tuple[CurationTask, ...]
     plan_name: str = ""  # as commands take it
+    left_out: LeftOut = field(default_factory=dict)
+    """Known when prints are done. Where they are not made beforehand, all stages see it still, and
+    `found` leaves out the clips that lie there."""
 
     @cached_property
     def store(self) -> CurationStore:
         return CurationStore(self.folder)
+
+    def found(self, stages: Collection[str] = ()) -> CurationResults:
+        """`collect` of its tasks, less what prints leave out."""
+        found = collect(self.tasks, self.store, stages)
+        found.clips = [clip for clip in found.clips if not self._is_left_out(clip)]
+        if not self.plan.first:
+            found.failed |= {name: why for name, (_, why) in self.left_out.items() if why}
+        return found
+
+    def _is_left_out(self, clip: Mapping[str, Any]) -> bool:
+        spans, why = self.left_out.get(clip["file"], ((), ""))
+        start, stop = clip["start"], clip["stop"]
+        inside = sum(max(0, min(stop, b) - max(start, a)) for a, b in spans)
+        return bool(why) or inside > MOST_LEFT_OUT * (stop - start)
 
     def of_stages(self, names: Collection[str] | None) -> list[CurationTask]:
         """The tasks of these stages, None for all. ValueError for one that the plan lacks."""
@@ -117,7 +136,7 @@ def curate(
         tasks = run.of_stages(stages)
     again = retry and not first  # what has just failed is not tried a third time
     perform_all(run.plan, tasks, run.store, num_workers, ray, on_progress, retry=again)
-    return run
+    return _planned(out, footage, plan) if run.plan.prints and not run.plan.first else run
 
 
 def perform_all(
@@ -201,7 +220,7 @@ def choose(
     if not 0 <= validation < 1:
         raise ValueError(f"--validation is a share from 0 to below 1, got {validation}")
     drops = None if drop is None else read_drops(drop)
-    found, lost = collect(run.tasks, run.store), _lost(run.tasks, run.store)
+    found, lost = run.found(), _lost(run.tasks, run.store)
     if unfinished := found.unfinished + [t.recording.name for t in run.tasks if t.key in lost]:
         words = [str(run.footage), "--out", str(run.folder), "--plan", run.plan_name]
         raise ValueError(
@@ -282,9 +301,7 @@ def _write_pages(
         "failed": found.failed,
         "ends_early": found.ends_early,
         "shots": found.shots,
-        "left_out": {
-            t.recording.name: t.recording.left_out for t in run.tasks if t.recording.left_out
-        },
+        "left_out": {name: spans for name, (spans, _) in run.left_out.items()},
         "tiers": {s.tier: [asdict(step) for step in s.steps] for s in selections},
         "dropped": {s.tier: s.dropped for s in selections},
         "splits": splits,
@@ -351,7 +368,7 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
         raise ValueError(f"{footage}: no recording is left")
     tasks = tuple(desired(known, recordings))
     run = Curated(folder, footage, known, tasks, _found_again(plan))
-    if not known.first or not (folder / RUN_FILE).is_file():
+    if known.prints is None or not (folder / RUN_FILE).is_file():
         return run
     keys = {
         task.key: task.recording.name for task in run.tasks if isinstance(task.stage, PrintStage)
@@ -363,6 +380,9 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
     limits = known.grouping.same_motion, clips.min_s
     whole = {name: prints[key] for key, name in keys.items() if FAILED not in prints[key]}
     out = _compared(folder, whole, sorted(keys.items()), limits)
+    run = replace(run, left_out=out)
+    if not known.first:
+        return run
     for number, one in enumerate(recordings):
         spans, why = out.get(one.name, ((), ""))
         recordings[number] = replace(one, left_out=tuple((a, b) for a, b in spans), why=why)
@@ -374,7 +394,7 @@ def _compared(
     prints: Mapping[str, Result],
     named: Sequence[tuple[str, str]],
     limits: tuple[float, float],
-) -> Mapping[str, tuple[list[list[int]], str]]:
+) -> LeftOut:
     """`left_out` of these prints; kept in the run's folder, since all pairs take minutes, and every
     look at the run asks. ``named``: keys of the results, which say all that they hold, and the
     recordings' names."""
