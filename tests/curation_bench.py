@@ -15,9 +15,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from avatar_v_data import cli
 from avatar_v_data.curation.engine import Outcome, RunStatus, Workers, run_passes
 from avatar_v_data.curation.local import Processes
 from avatar_v_data.curation.on_ray import HEALTH, Actors
-from avatar_v_data.curation.plan import CurationPlan
+from avatar_v_data.curation.plan import PLANS, CurationPlan
 from avatar_v_data.curation.reconcile import desired, missing
+from avatar_v_data.curation.run import opened
 from avatar_v_data.curation.stages import Result, seconds
 from avatar_v_data.curation.store import CurationStore
 from avatar_v_eval.records import RESULTS_DIR, Number, make_result, write_result
@@ -38,6 +40,8 @@ from curation_stubs import Count, Double, Last, recordings
 NUM_MANY, NUM_PASSES, NUM_KILLS = 200_000, 400, 20
 PLAN = CurationPlan((Count(busy_s=0.4), Double(), Last()))
 TASKS = desired(PLAN, recordings(*(f"r{n}" for n in range(NUM_PASSES))))
+PRINTS = {"": "prints: {}", "once_": "prints: {beforehand: false}"}
+ROUNDS = 2
 FOOTAGE = ("--recordings", "6", "--seconds", "20", "--persons", "4", "--seed", "1")
 RAY = {"_system_config": {**HEALTH, "worker_niceness": 0}}
 
@@ -62,12 +66,14 @@ def planned() -> dict[str, Number]:
 
 
 def footage() -> dict[str, Number]:
-    """Through all stages of the plan `world`, in this process."""
-    decoded, true = count(), reading.decoded
+    """Through all stages of the plan `world`, in this process: with copies known before the other
+    stages begin, and in one pass of all."""
+    decoded, true, spent = Counter[str](), reading.decoded, Counter[str]()
+    way = ""
 
     def counted(container: Any, stream: Any, path: Path) -> Iterator[object]:
         for frame in true(container, stream, path):
-            _ = next(decoded) if stream.type == "video" else None
+            decoded[way] += stream.type == "video"
             yield frame
 
     with tempfile.TemporaryDirectory() as folder:
@@ -75,17 +81,31 @@ def footage() -> dict[str, Number]:
         lines = Path(folder, "in", "truth.jsonl").read_text().splitlines()
         truth = [json.loads(line) for line in lines]
         frames = sum(row["shots"][-1]["stop"] for row in truth)
-        reading.decoded, begin = counted, time.process_time()
-        words = ["--out", f"{folder}/out", "--plan", "world"]
-        assert cli.main(["curate", f"{folder}/in", *words]) == 0
-        spent, reading.decoded = time.process_time() - begin, true
-    n = len(truth)
-    decodes = Number(next(decoded) / frames, n)
-    cpu = Number(60 * spent / seconds(frames), n)
-    return {
-        "decodes": decodes.described("decodes of each frame of drawn footage", target="≤ 1"),
-        "cpu_s": cpu.described("of a core for a minute of it, all stages", unit="s"),
-    }
+        reading.decoded = counted
+        plan = (PLANS / "world.yaml").read_text()
+        for way, settings in PRINTS.items():
+            Path(folder, f"{way}.yaml").write_text(plan.replace("prints: {}", settings))
+        for round_, way in product(range(ROUNDS), PRINTS):
+            out, begin = f"{folder}/{way}{round_}", time.process_time()
+            words = ["--out", out, "--plan", f"{folder}/{way}.yaml"]
+            assert cli.main(["curate", f"{folder}/in", *words]) == 0
+            spent[way] += time.process_time() - begin
+        reading.decoded = true
+        clips = {way: len(opened(f"{folder}/{way}0").found().clips) for way in PRINTS}
+    numbers, n, minutes = {}, len(truth), seconds(frames) / 60
+    for way, words in {"": "copies known first", "once_": "copies known last"}.items():
+        own = spent[way] / ROUNDS
+        values = {
+            "decodes": (decoded[way] / ROUNDS / frames, "decodes of each frame of it"),
+            "cpu_s": (own / minutes, "of a core for a minute of it, all stages"),
+            "clips_a_core": (60 * clips[way] / own, "clips that a core makes in a minute"),
+        }
+        for name, (value, what) in values.items():
+            asked = "≤ 1" if name == "decodes" else ""
+            unit = "s" if name == "cpu_s" else ""
+            number = Number(value, n).described(f"{what}, {words}", unit=unit, target=asked)
+            numbers[f"{way}{name}"] = number
+    return numbers
 
 
 @dataclass

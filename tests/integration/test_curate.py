@@ -20,6 +20,14 @@ from avatar_v_data.curation.select import is_number
 
 SHOTS = {"recording-000.mp4": ["late", "talk"], "recording-001.mp4": ["blurred", "talk"]}
 
+ONCE = """
+stages:
+  {probe: {}, prints: {beforehand: false}, shots: {}, faces: {}, speech: {},
+   clips: {min_s: 2.0, max_s: 9.0, speech: 0.7}, looks: {}, person: {critic: world}}
+limits: {all: {sharpness: {min: 0}}}
+grouping: {same_person: {face: 0.9}}
+"""
+
 
 def run(*words: str) -> int:
     return main(words)
@@ -106,6 +114,19 @@ def test_footage_becomes_shards_of_people_who_speak(
     files = re.findall(r"src='([^']+)'", page)
     assert files
     assert all(reading.probe(out / file).has_video for file in files)
+
+    decoded.clear()
+    (tmp_path / "once.yaml").write_text(ONCE)
+    once = ["--out", str(tmp_path / "once"), "--plan", str(tmp_path / "once.yaml")]
+    assert run("curate", str(footage), *once) == 0
+    assert "left out: shared.mp4: prints: shows" in capsys.readouterr().out
+    for name, num in {**frames, "shared.mp4": frames["recording-001.mp4"]}.items():
+        assert num <= decoded[f"{name} video"] <= num + 3, "one decode, the probe's frames"
+    assert run("select", str(tmp_path / "once"), "--out", str(tmp_path / "all")) == 0
+    left_out = json.loads((tmp_path / "all" / "report.json").read_text())["left_out"]
+    assert list(left_out) == ["shared.mp4"]
+    chosen = {json.loads(line)["file"] for line in (tmp_path / "all" / "all.jsonl").open()}
+    assert chosen == set(SHOTS)
 
     clips = read_folder(out / "a2v")
     assert {clip.person for clip in clips} == {row["person"] for row in rows}

@@ -43,7 +43,8 @@ def desired(plan: CurationPlan, recordings: Iterable[FootageRecording]) -> list[
     """All tasks, a recording's together and in an order in which each finds its inputs. Of one that
     is left out the first alone, which say so."""
     tasks, identities = [], [stage_identity(stage) for stage in plan.stages]
-    inputs_of = [(*s.needs, *(n for n in s.uses if n in plan.first)) for s in plan.stages]
+    named = {stage.name for stage in plan.stages} - ({PrintStage.name} - {*plan.first})
+    inputs_of = [(*s.needs, *(name for name in s.uses if name in named)) for s in plan.stages]
     for recording in recordings:
         keys: dict[str, str] = {}
         for stage, identity, names in zip(plan.stages, identities, inputs_of, strict=True):

@@ -160,7 +160,7 @@ class Stage(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     """Stages whose results this one reads."""
     uses: ClassVar[tuple[str, ...]] = ()
-    """And those that it reads where they run for all recordings before it."""
+    """And those that it reads where the plan has them; prints where they are made beforehand."""
     numbers: ClassVar[tuple[str, ...]] = ()
     """Columns of each clip that a limit can name; one that ends in "_" stands for all that begin
     so, whose names weights say."""
