@@ -84,24 +84,24 @@ def footage() -> dict[str, Number]:
         reading.decoded = counted
         plan = (PLANS / "world.yaml").read_text()
         for way, settings in PRINTS.items():
-            Path(folder, f"{way}.yaml").write_text(plan.replace("prints: {}", settings))
+            Path(folder, f"plan_{way}.yaml").write_text(plan.replace("prints: {}", settings))
         for round_, way in product(range(ROUNDS), PRINTS):
-            out, begin = f"{folder}/{way}{round_}", time.process_time()
-            words = ["--out", out, "--plan", f"{folder}/{way}.yaml"]
+            out, begin = f"{folder}/run_{way}{round_}", time.process_time()
+            words = ["--out", out, "--plan", f"{folder}/plan_{way}.yaml"]
             assert cli.main(["curate", f"{folder}/in", *words]) == 0
             spent[way] += time.process_time() - begin
         reading.decoded = true
-        clips = {way: len(opened(f"{folder}/{way}0").found().clips) for way in PRINTS}
+        clips = {way: len(opened(f"{folder}/run_{way}0").found().clips) for way in PRINTS}
     numbers, n, minutes = {}, len(truth), seconds(frames) / 60
     for way, words in {"": "copies known first", "once_": "copies known last"}.items():
         own = spent[way] / ROUNDS
         values = {
-            "decodes": (decoded[way] / ROUNDS / frames, "decodes of each frame of it"),
+            "decodes": (decoded[way] / ROUNDS / frames, "decodes of each frame of it, and one of its first"),
             "cpu_s": (own / minutes, "of a core for a minute of it, all stages"),
             "clips_a_core": (60 * clips[way] / own, "clips that a core makes in a minute"),
         }
         for name, (value, what) in values.items():
-            asked = "≤ 1" if name == "decodes" else ""
+            asked = "≤ 1.01" if way and name == "decodes" else ""
             unit = "s" if name == "cpu_s" else ""
             number = Number(value, n).described(f"{what}, {words}", unit=unit, target=asked)
             numbers[f"{way}{name}"] = number
