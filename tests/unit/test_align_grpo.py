@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -203,6 +204,29 @@ def test_a_resumed_run_goes_on_exactly(weights: str, batch: Batch, tmp_path: Pat
     assert all(torch.equal(average.average[n], x) for n, x in again.average.items())
     assert resumed.step == 6
     assert all(torch.equal(state(straight)[n], value) for n, value in state(resumed).items())
+
+
+def test_a_rank_that_knows_no_reward_adds_up_the_names_that_the_others_do(
+    weights: str, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two ranks one sees no face: it waits for no other sum than that of all names."""
+    nan = float("nan")
+    ranks = {"sees": [[1.0, nan], [3.0, 5.0]], "blind": [[nan, nan], [nan, nan]]}
+    aligned, sums, logged = make_stage(weights), [], {}
+    monkeypatch.setattr(aligned, "plain_samples", lambda batch, index: index)
+    monkeypatch.setattr(aligned, "log", lambda name, value: logged.update({name: float(value)}))
+    for values in ranks.values():
+        rewards = [{"face": torch.tensor(v), "never": torch.full((2,), nan)} for v in values]
+        monkeypatch.setattr(aligned, "rewards", rewards.__getitem__)
+        aligned.on_validation_epoch_start()
+        for index in range(2):
+            aligned.validation_step(batch, index)
+        strategy = SimpleNamespace(reduce=lambda own, reduce_op: sums.append(own) or sum(sums))
+        monkeypatch.setattr(aligned, "_trainer", SimpleNamespace(strategy=strategy))
+        aligned.on_validation_epoch_end()
+    assert sums[0].tolist() == [[9.0, 3.0], [0.0, 0.0]]
+    assert sums[1].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert logged == {"val/face": 3.0}
 
 
 def test_accumulated_batches_are_one_update(weights: str, batch: Batch, tmp_path: Path) -> None:

@@ -330,12 +330,14 @@ def test_the_discriminator_of_pictures_learns_to_tell():
         TrainVAE(
             "tiny", Optim(lr=0.01, num_warmup_steps=1), VAELoss({5: 1.0}, 0.0), updates=Updates()
         )
-    trainer = L.Trainer(
-        accelerator="cpu", max_steps=1, logger=False,
-        callbacks=[ModelCheckpoint(train_time_interval=timedelta(minutes=2))],
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="set every_n_train_steps of ModelCheckpoint"):
-        trainer.fit(adversarial(0.0), DataLoader([clips()], batch_size=None))
+    by_clock = ModelCheckpoint(train_time_interval=timedelta(minutes=2))
+    for length, callbacks, match in (
+        ({"max_steps": 1}, [by_clock], "set every_n_train_steps of ModelCheckpoint"),
+        ({"max_epochs": 1}, [], r"its length is by steps: give trainer\.max_steps"),
+    ):
+        trainer = L.Trainer(accelerator="cpu", logger=False, callbacks=callbacks, **length)
+        with pytest.raises(ValueError, match=match):
+            trainer.fit(adversarial(0.0), DataLoader([clips()], batch_size=None))
 
 
 def test_features_see_a_lost_edge_and_parts_have_the_weight_of_their_pixels():

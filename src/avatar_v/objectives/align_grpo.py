@@ -318,8 +318,22 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The raw rewards of a sample of every condition as generation makes it."""
         for name, value in self.rewards(self.plain_samples(batch, batch_idx)).items():
-            if bool(known(value).any()):
-                self.log(f"val/{name}", value.nanmean(), batch_size=len(value), sync_dist=True)
+            own = value[known(value)]
+            shown = torch.stack([own.sum(), own.new_tensor(own.numel())])
+            self._shown[name] = self._shown.get(name, 0) + shown
+
+    def on_validation_epoch_start(self) -> None:
+        self._shown: dict[str, Tensor] = {}
+
+    def on_validation_epoch_end(self) -> None:
+        """Means of what is known on any rank. All ranks add up the same names, whatever is known
+        on each: a rank that waits for a name that another one lacks would wait for ever."""
+        if not self._shown:
+            return
+        sums = self.trainer.strategy.reduce(torch.stack([*self._shown.values()]), reduce_op="sum")
+        for name, (total, num) in zip(self._shown, torch.as_tensor(sums), strict=True):
+            if num > 0:
+                self.log(f"val/{name}", total / num)
 
     @torch.no_grad()
     def plain_samples(self, batch: Batch, index: int) -> RewardSamples:

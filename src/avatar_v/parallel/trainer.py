@@ -32,9 +32,14 @@ def check_replicas(trainer: L.Trainer | None) -> None:
         )
 
 
-def check_timed_checkpoints(trainer: L.Trainer) -> None:
-    """For a stage of several trained roles. Where a stage makes its own updates, Lightning writes
-    no checkpoint by the clock and says nothing. ValueError for a callback that asks for one."""
+def check_steps(trainer: L.Trainer) -> None:
+    """For a stage of several trained roles, which makes its own updates: Lightning knows neither
+    how many an epoch has, so that learning rates would not reach their end, nor does it write
+    checkpoints by the clock. ValueError where either is asked for."""
+    if trainer.max_steps == -1:
+        raise ValueError(
+            "this stage trains several roles, and its length is by steps: give trainer.max_steps"
+        )
     savers = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
     if any(one._train_time_interval for one in savers):
         raise ValueError(

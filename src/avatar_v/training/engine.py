@@ -32,7 +32,7 @@ from avatar_v.parallel.apply import checkpoint_blocks, shard
 from avatar_v.parallel.compiling import compile_blocks
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator, shard_mesh
 from avatar_v.parallel.sequence import sequence_mesh, spread
-from avatar_v.parallel.trainer import check_replicas, check_timed_checkpoints, trainer_layout
+from avatar_v.parallel.trainer import check_replicas, check_steps, trainer_layout
 from avatar_v.training.batch import Draws, Logs
 from avatar_v.training.optim import Optim, build_optimizer, warmup_cosine
 from avatar_v.training.roles import (
@@ -120,7 +120,7 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
     def setup(self, stage: str) -> None:
         """Lightning calls this before any network is loaded."""
         if not self.automatic_optimization:
-            check_timed_checkpoints(self.trainer)
+            check_steps(self.trainer)
 
     # Networks
 

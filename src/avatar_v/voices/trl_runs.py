@@ -25,7 +25,8 @@ def folder_of(out: str, *, resume: bool) -> Path:
 
 
 def trl_config(kind: type[Config], out: Path, seed: int, fields: dict[str, Any]) -> Config:
-    """Settings of a trainer. ValueError for fields that trl does not know or take."""
+    """Settings of a trainer, which is one process with one device. ValueError for fields that trl
+    does not know or take, and for one process of several."""
     given = {
         "output_dir": str(out / CHECKPOINTS),
         "seed": seed,
@@ -33,9 +34,18 @@ def trl_config(kind: type[Config], out: Path, seed: int, fields: dict[str, Any])
         "use_cpu": not torch.cuda.is_available(),
     }
     try:
-        return kind(**given | fields)
+        config: Any = kind(**given | fields)
     except (TypeError, ValueError) as error:
         raise ValueError(f"trainer: {error}") from error
+    if config.world_size > 1:
+        raise ValueError(
+            f"voices are trained by one process, and this is one of {config.world_size}: start it "
+            "without torchrun"
+        )
+    # transformers would spread each batch over all GPUs of the machine, by threads of one process,
+    # behind which neither rollouts nor the loss find their model
+    config._n_gpu = min(config.n_gpu, 1)
+    return config
 
 
 def number_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
