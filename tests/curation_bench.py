@@ -96,7 +96,10 @@ def footage() -> dict[str, Number]:
     for way, words in {"": "copies known first", "once_": "copies known last"}.items():
         own = spent[way] / ROUNDS
         values = {
-            "decodes": (decoded[way] / ROUNDS / frames, "decodes of each frame of it, and one of its first"),
+            "decodes": (
+                decoded[way] / ROUNDS / frames,
+                "decodes of each frame of it, and one of its first",
+            ),
             "cpu_s": (own / minutes, "of a core for a minute of it, all stages"),
             "clips_a_core": (60 * clips[way] / own, "clips that a core makes in a minute"),
         }

@@ -30,5 +30,5 @@ def test_a_voice_is_trained_by_one_process_on_one_gpu() -> None:
     assert trl_config(OnFourGPUs, Path("x"), 0, {}).n_gpu == 1
     with pytest.raises(ValueError, match="one of 4: start it without torchrun"):
         trl_config(OnFourGPUs, Path("x"), 0, {"world_size": 4})
-    with pytest.raises(ValueError, match="trainer: .*unexpected keyword argument 'steps'"):
+    with pytest.raises(ValueError, match=r"trainer: .*unexpected keyword argument 'steps'"):
         trl_config(OnFourGPUs, Path("x"), 0, {"steps": 4})

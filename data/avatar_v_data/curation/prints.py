@@ -24,7 +24,16 @@ from scipy.fft import dctn
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.copies import best_fits
 from avatar_v_data.curation.index import Pairs, near_pairs
-from avatar_v_data.curation.stages import TICK, TICKS_PER_S, Frame, Reader, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import (
+    TICK,
+    TICKS_PER_S,
+    Frame,
+    Reader,
+    Reads,
+    Result,
+    Seen,
+    Stage,
+)
 
 SIDE = 64
 """Pixels of the pictures that are compared."""
