@@ -26,12 +26,12 @@ import psutil
 
 from avatar_v.media import reading
 from avatar_v_data import cli
+from avatar_v_data.curation.curated import opened
 from avatar_v_data.curation.engine import Outcome, RunStatus, Workers, run_passes
 from avatar_v_data.curation.local import Processes
 from avatar_v_data.curation.on_ray import HEALTH, Actors
 from avatar_v_data.curation.plan import PLANS, CurationPlan
 from avatar_v_data.curation.reconcile import desired, missing
-from avatar_v_data.curation.run import opened
 from avatar_v_data.curation.stages import Result, seconds
 from avatar_v_data.curation.store import CurationStore
 from avatar_v_eval.records import RESULTS_DIR, Number, make_result, write_result

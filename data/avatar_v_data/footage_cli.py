@@ -12,7 +12,7 @@ from avatar_v.base.video_format import VideoFormat
 from avatar_v.base.words import counted
 
 if TYPE_CHECKING:
-    from avatar_v_data.curation.run import Curated
+    from avatar_v_data.curation.curated import Curated
     from avatar_v_data.curation.select import Selection
     from avatar_v_data.curation.table import CurationResults
 
@@ -163,7 +163,8 @@ def curate(args: argparse.Namespace) -> int:
 def select(args: argparse.Namespace) -> int:
     from rich.table import Table
 
-    from avatar_v_data.curation.run import choose, opened
+    from avatar_v_data.curation.curated import opened
+    from avatar_v_data.curation.run import choose
 
     run = opened(args.curated, args.plan)
     found, selections = choose(
@@ -245,7 +246,7 @@ def _next(run: "Curated", out: Path, selection: "Selection") -> list[str]:
 
 
 def status(args: argparse.Namespace) -> int:
-    from avatar_v_data.curation.run import opened
+    from avatar_v_data.curation.curated import opened
     from avatar_v_data.curation.status import print_status
 
     print_status(opened(args.curated))

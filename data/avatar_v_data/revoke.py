@@ -41,10 +41,11 @@ from avatar_v.shards.writer import (
     write_shard,
     write_text_atomically,
 )
+from avatar_v_data.curation.curated import RUN_FILE, footage_of
 from avatar_v_data.curation.graph import GRAPH_FILE
 from avatar_v_data.curation.plan import Grouping
 from avatar_v_data.curation.report import WATCHED
-from avatar_v_data.curation.run import REPORT_FILE, RUN_FILE, footage_of
+from avatar_v_data.curation.run import REPORT_FILE
 from avatar_v_data.curation.store import RESULTS, CurationStore, withdrawn
 from avatar_v_data.curation.table import clip_name
 

@@ -15,7 +15,7 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.media import reading
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data.cli import main
-from avatar_v_data.curation.run import opened
+from avatar_v_data.curation.curated import opened
 from avatar_v_data.curation.select import is_number
 
 SHOTS = {"recording-000.mp4": ["late", "talk"], "recording-001.mp4": ["blurred", "talk"]}

@@ -14,9 +14,10 @@ from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import to_int16
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_data.curation import run
+from avatar_v_data.curation.curated import Curated
 from avatar_v_data.curation.plan import CurationPlan, Limit
 from avatar_v_data.curation.reconcile import desired
-from avatar_v_data.curation.run import Curated, choose, perform_all
+from avatar_v_data.curation.run import choose, perform_all
 from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.select import split_tiers
 from avatar_v_data.curation.stages import FootageRecording, Reader, Seen, Stage

@@ -8,8 +8,8 @@ from rich.table import Table
 from avatar_v.base.outside import read_json
 from avatar_v.base.progress import results_console
 from avatar_v.base.words import counted
+from avatar_v_data.curation.curated import Curated
 from avatar_v_data.curation.engine import STATUS_FILE
-from avatar_v_data.curation.run import Curated
 
 
 def print_status(run: Curated) -> None:

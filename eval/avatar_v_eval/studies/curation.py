@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_data.curation.run import opened
+from avatar_v_data.curation.curated import opened
 from avatar_v_data.world_faults import PLANTED
 from avatar_v_eval.intervals import interval_without, jackknife, within_unit
 from avatar_v_eval.protocol import Findings

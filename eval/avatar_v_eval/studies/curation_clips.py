@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from avatar_v_data.curation.clips import ClipStage, good_ticks, speech_per_tick
-from avatar_v_data.curation.run import Curated
+from avatar_v_data.curation.curated import Curated
 from avatar_v_data.curation.stages import FAILED, TICK, TICKS_PER_S, Result, seconds
 from avatar_v_eval.intervals import jackknife
 from avatar_v_eval.records import Number

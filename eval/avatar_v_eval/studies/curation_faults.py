@@ -15,8 +15,8 @@ import numpy as np
 
 from avatar_v.media.reading import read_video
 from avatar_v.types import FRAME_RATE_HZ
+from avatar_v_data.curation.curated import Curated
 from avatar_v_data.curation.plan import Limit
-from avatar_v_data.curation.run import Curated
 from avatar_v_data.curation.stages import FAILED, Clip, ClipScorer, Seen
 from avatar_v_data.world_faults import ALTERED, BROKEN, PLANTED
 from avatar_v_eval.intervals import pooled_mean, rate, within_unit
