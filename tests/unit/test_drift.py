@@ -96,6 +96,23 @@ def test_of_long_videos_some_windows_are_numbers() -> None:
     assert np.asarray(axes[0].lines[0].get_ydata())[-1] == 59
 
 
+def test_a_stream_of_hours_has_a_trend_even_of_one_person() -> None:
+    """The interval is over its pieces: how they differ from the line, and not how windows do."""
+    pieces = np.random.default_rng(0).normal(0, 0.05, 17).repeat(30)
+    course = 0.5 - 0.06 * np.arange(510) * 20 / 3600 + pieces
+    numbers = summarise_drift(Readings({"anchor": [reading([*course])]}))
+    trend, last = numbers["anchor_identity_trend"], numbers["anchor_identity_last"]
+    assert trend.n == 17
+    assert trend.low is not None
+    assert trend.high is not None
+    assert trend.low < -0.06 < trend.high
+    assert 0.03 < trend.high - trend.low < 0.12
+    assert (last.value, last.low) == (course[-1], None)
+    assert "anchor_identity_at_10000" in numbers
+    short = summarise_drift(Readings({"anchor": [reading([*course[:60]])]}))
+    assert "anchor_identity_trend" not in short
+
+
 def test_frames_are_drawn_in_a_row_for_each_way() -> None:
     rows = {
         "plain": [reading([1.0, 2.0])],

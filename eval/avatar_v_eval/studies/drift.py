@@ -2,7 +2,7 @@
 
 TEST persons speak for ``--minutes`` in each of the ways to join chunks (`VARIANTS`), or speak and
 are silent in turns. The videos are read while they stream: nothing of them is kept but numbers and
-a few frames.
+a few frames. One person is enough for a stream of an hour: its trend has an interval over time.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from avatar_v.scoring.sampling import pearson
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR
 from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, rendered_video
 from avatar_v_eval.generated import build_inputs
-from avatar_v_eval.intervals import mean_interval
+from avatar_v_eval.intervals import jackknife, mean_interval
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
 from avatar_v_eval.records import Number
@@ -44,6 +44,8 @@ NUM_PICTURES = 12
 MOST_MINUTES = 10
 """Of longer videos only some windows are numbers; the figure has all."""
 TIMES_S = (100, 1_000, 10_000)
+PIECE_S, HOUR_S = 600, 3_600
+"""The interval of a trend is over pieces of so many seconds."""
 TRACKS = {
     "identity": "face similarity with the reference",
     "mouth": "mouth r",
@@ -92,7 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    check_persons(options, 2)
+    check_persons(options, 1 if options.minutes * 60 >= HOUR_S else 2)
     if options.minutes * 60 < 2 * WINDOW_S:
         raise ValueError(f"--minutes {options.minutes}: drift needs at least {2 * WINDOW_S} s")
     rollout, metrics = Rollout.load(options.weights, options), StudyMetrics.load()
@@ -129,7 +131,8 @@ def measure(options: argparse.Namespace) -> Findings:
         recipe=rollout.recipe,
         weights=weights,
         notes=[
-            f"{people}, 16 s of reference, windows of {WINDOW_S} s; intervals over persons",
+            f"{people}, 16 s of reference, windows of {WINDOW_S} s; intervals over persons, those "
+            f"of trends over pieces of {PIECE_S / 60:g} minutes",
             *(["the second half of every window is silent"] if options.turns else []),
             rollout.described(),
         ],
@@ -152,9 +155,28 @@ def in_turns(case: Case) -> Case:
     return dataclasses.replace(case, target=target)
 
 
+def mean_of(values: Float[np.ndarray, " n"]) -> Number:
+    """Over persons; that of one has no interval."""
+    return mean_interval(values) if len(values) > 1 else Number(float(values[0]), 1)
+
+
+def trend(tracks: Float[np.ndarray, "n w"]) -> Number:
+    """The slope of the persons' mean over time, an hour, with the jackknife's interval over pieces
+    of `PIECE_S`: of so long a stream no window tells of the next piece's."""
+    course, length = tracks.mean(0), PIECE_S // WINDOW_S
+    num = len(course) // length
+    pieces = course[: num * length].reshape(num, length)
+    times_h = np.arange(num * length).reshape(num, length) * (WINDOW_S / HOUR_S)
+
+    def slope(kept: np.ndarray) -> float:
+        return float(np.polyfit(times_h[kept].ravel(), pieces[kept].ravel(), 1)[0])
+
+    return jackknife(slope, num)
+
+
 def memory_growth(held: Float[np.ndarray, "n w"]) -> Number:
     """The most that a later window held, over the second one."""
-    number = mean_interval(held[:, 2:].max(1) / held[:, 1])
+    number = mean_of(held[:, 2:].max(1) / held[:, 1])
     words = "memory of later windows, most, over that of the second"
     return number.described(words, target="≤ 1.05")
 
@@ -267,17 +289,19 @@ def summarise_drift(readings: Readings) -> dict[str, Number]:
         tracks = readings.values(variant, name)
         key, label = f"{variant}_{name}", f"{word}, {VARIANTS[variant]}"
         for ending, words, values in _spans(tracks):
-            number = mean_interval(values)
+            number = mean_of(values)
             numbers[f"{key}_{ending}"] = number.described(f"{label}: {words}")
+        if tracks.shape[1] * WINDOW_S >= HOUR_S:
+            numbers[f"{key}_trend"] = trend(tracks).described(f"{label}: change in an hour")
         if variant != "plain" and "plain" in readings.rows:
-            gain = mean_interval(tracks[:, -1] - readings.values("plain", name)[:, -1])
+            gain = mean_of(tracks[:, -1] - readings.values("plain", name)[:, -1])
             numbers[f"{key}_gain"] = gain.described(
                 f"{word}, last {WINDOW_S} s: {VARIANTS[variant]} over {VARIANTS['plain']}"
             )
     for variant, (place, where), (seam, word) in product(
         readings.rows, PLACES.items(), SEAMS.items()
     ):
-        ratios = mean_interval(readings.values(variant, f"{place}_{seam}"))
+        ratios = mean_of(readings.values(variant, f"{place}_{seam}"))
         numbers[f"{variant}_{place}_{seam}"] = ratios.described(
             f"{word} at {where} / inside, medians, {VARIANTS[variant]}",
             target="≤ 1.2" if place == "seam" else "",
