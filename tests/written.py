@@ -1,9 +1,11 @@
 """Short films written through an output and read back as a player would."""
 
+import contextlib
 import io
 import resource
 import signal
 import threading
+from fractions import Fraction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -96,3 +98,13 @@ def write_to_a_full_disk(path: str, told: Connection) -> None:
                 writer.write(frames, torch.zeros(6400))
     except OSError as error:
         told.send(str(error))
+
+
+def packet_times(pieces: list[bytes]) -> dict[str, list[Fraction]]:
+    """Of an mp4 that comes in pieces, and may end early: seconds of its packets, by stream."""
+    times: dict[str, list[Fraction]] = {"video": [], "audio": []}
+    with contextlib.suppress(av.FFmpegError), av.open(io.BytesIO(b"".join(pieces))) as container:
+        for packet in container.demux():
+            if packet.pts is not None:
+                times[packet.stream.type].append(packet.pts * packet.time_base)
+    return times

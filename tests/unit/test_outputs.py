@@ -1,6 +1,5 @@
 """media/files: files that play while they grow, and after a kill."""
 
-import contextlib
 import io
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +19,7 @@ from written import (
     block,
     joined,
     num_decoded,
+    packet_times,
     segments,
     write,
     write_for_ever,
@@ -178,15 +178,6 @@ def test_fragments_keep_the_time_and_hold_nearly_nothing_back() -> None:
     times = packet_times(pieces)
     assert times["video"] == [Fraction(i, 25) for i in range(36)]
     assert times["audio"][:2] == [Fraction(-1024, 48_000), 0]  # the encoder begins before
-
-
-def packet_times(pieces: list[bytes]) -> dict[str, list[Fraction]]:
-    times: dict[str, list[Fraction]] = {"video": [], "audio": []}
-    with contextlib.suppress(av.FFmpegError), av.open(io.BytesIO(b"".join(pieces))) as container:
-        for packet in container.demux():
-            if packet.pts is not None:
-                times[packet.stream.type].append(packet.pts * packet.time_base)
-    return times
 
 
 def test_a_growing_mp4_plays_at_any_length(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
 
 from avatar_v.media.outputs import FragmentedPipe, RtmpPush
 from avatar_v.media.writer import Writer
-from written import PATIENCE_S, block, num_decoded, write, writer_threads
+from written import PATIENCE_S, block, num_decoded, packet_times, write, writer_threads
 
 
 @pytest.fixture
@@ -47,6 +48,7 @@ def test_a_pipe_gets_a_whole_mp4_that_never_seeks_back(pipe: tuple[int, int]) ->
     os.close(pipe[1])
     reader.join()
     frames, samples = num_decoded(io.BytesIO(b"".join(data)))
+    assert packet_times(data)["video"] == [Fraction(i, 25) for i in range(60)]
     assert frames == 60
     assert samples >= 60 * 640
 

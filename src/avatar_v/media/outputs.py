@@ -16,7 +16,7 @@ from avatar_v.media.files import GrowingMp4, HlsPlaylist, Mp4File, Output
 from avatar_v.media.kinds import output_kind
 from avatar_v.media.pipes import PATIENCE_S, PipeWriter
 
-_FRAGMENTED = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "flush_packets": "1"}
+_FRAGMENTED = {"movflags": "frag_keyframe+delay_moov+default_base_moof", "flush_packets": "1"}
 
 
 def build_output(out: str, *, growing: Path | None = None, goes_on: bool = False) -> Output:
