@@ -9,6 +9,7 @@ SPEEDS = {
     "kernels": "fused kernels and a block: torch, torch.compile, ours and diffusers in turns",
     "evolve": "a search for kernels: candidates, their check, and the winner timed again",
     "exchange": "exchanges of sequence parallelism beside computing, over simulated links",
+    "timestep": "a line of ranks with steps of their own, beside its slowest rank alone",
     "rating": "a hundred raters at once on the rating page, through kills of its servers",
     "serving": "many clients at a server of videos, through kills of its workers and of itself",
     "full_size": "a chunk at full size: first frame, rate and memory",
