@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,7 @@ class Measured:
 
 
 def workers() -> dict[str, Number]:
-    import ray  # pyright: ignore[reportMissingImports]
-
+    ray: Any = import_module("ray")
     runs: dict[str, Measured] = {}
     files = Path(tempfile.mkdtemp())
     for num in (2, 8):
@@ -196,10 +196,10 @@ def kills(word: str) -> Callable[[threading.Event], Iterator[float]]:
 
 def without_a_node(how: str, files: Path) -> Measured:
     """A cluster of three nodes on this machine, one of which is removed or stopped."""
-    import ray  # pyright: ignore[reportMissingImports]
-    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **RAY})
+    ray: Any = import_module("ray")
+    cluster: Any = import_module("ray.cluster_utils").Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, **RAY}
+    )
     cluster.add_node(num_cpus=2)
     node = cluster.add_node(num_cpus=2)
     ray.init(address=cluster.address)
