@@ -69,7 +69,7 @@ def planned() -> dict[str, Number]:
 def footage() -> dict[str, Number]:
     """Through all stages of the plan `world`, in this process: with copies known before the other
     stages begin, and in one pass of all."""
-    decoded, true, spent = Counter[str](), reading.decoded, Counter[str]()
+    decoded, true, spent = Counter[str](), reading.decoded, dict.fromkeys(PRINTS, 0.0)
     way = ""
 
     def counted(container: Any, stream: Any, path: Path) -> Iterator[object]:
