@@ -20,9 +20,11 @@ numbers by their key: ``<!-- table:critics | r2_mouth* face_* -->``. ``grid:`` i
 
 import dataclasses
 import fnmatch
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
@@ -42,6 +44,7 @@ _MARKED = re.compile(
     r"(<!-- (table|grid):([\w ]+?)(?: \| ([^>]+?))? -->\n).*?(<!-- /table -->)", re.DOTALL
 )
 _BEGUN = re.compile(r"^<!-- (?:table|grid):([\w ]+?)(?: \| [^>]+?)? -->$", re.MULTILINE)
+_HEADLINE_BEGUN, _END = re.compile(r"^<!-- headline$", re.MULTILINE), "<!-- /table -->"
 _HEADLINE = re.compile(r"(<!-- headline\n(.*?)-->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
@@ -88,10 +91,13 @@ def filled(document: str, results: Path = RESULTS_DIR) -> str:
             lines.append(_row([*cells, f"[{Path(page).stem.replace('_', ' ')}]({page})"]))
         return match[1] + "\n".join([*lines, ""]) + match[3]
 
-    marks = _BEGUN.findall(document)
-    ended = [match[3] for match in _MARKED.finditer(document)]
-    if lost := [name for name in marks if name not in ended]:
-        raise ValueError(f"the table of {lost[0]} does not end: <!-- /table --> is missing")
+    begun = [*_BEGUN.finditer(document), *_HEADLINE_BEGUN.finditer(document)]
+    begun.sort(key=lambda match: match.start())
+    for match, after in itertools.zip_longest(begun, begun[1:]):
+        end, stop = document.find(_END, match.end()), after.start() if after else len(document)
+        if not 0 <= end < stop:
+            name = match[1] if match.re is _BEGUN else "headline"
+            raise ValueError(f"the table of {name} does not end: {_END} is missing")
     return _HEADLINE.sub(headline, _MARKED.sub(marked, document))
 
 
@@ -238,5 +244,4 @@ def _short(value: float) -> str:
         return "0"
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    text = f"{value:.3g}"
-    return f"{value:.4f}" if "e" in text else text
+    return format(Decimal(f"{value:.3g}"), "f")

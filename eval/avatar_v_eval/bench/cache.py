@@ -87,11 +87,13 @@ def _read(path: Path) -> Entry | None:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         rows = _read_rows(_rows_path(path)) if raw["has_rows"] else None
-    except (FileNotFoundError, json.JSONDecodeError):
+        frames = {name: list(map(_pair, own)) for name, own in raw["frames"].items()}
+        notes = tuple(raw["notes"])
+        return Entry(raw["values"], frames, notes, raw["reason"], raw["seconds"], rows=rows)
+    except FileNotFoundError:
         return None
-    frames = {name: list(map(_pair, rows)) for name, rows in raw["frames"].items()}
-    notes = tuple(raw["notes"])
-    return Entry(raw["values"], frames, notes, raw["reason"], raw["seconds"], rows=rows)
+    except (ValueError, KeyError, TypeError, AttributeError):  # json's and UTF-8's are ValueErrors
+        return None
 
 
 def _read_rows(path: Path) -> Float[np.ndarray, "n d"]:

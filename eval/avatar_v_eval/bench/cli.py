@@ -99,7 +99,7 @@ def _run(args: argparse.Namespace) -> int:
     from avatar_v_eval.bench.rows import check_same_systems, write_run
     from avatar_v_eval.bench.run import parse_shard, run_benchmark
     from avatar_v_eval.bench.summary import counts, unmeasured
-    from avatar_v_eval.bench.systems import parse_systems
+    from avatar_v_eval.bench.systems import TRUTH, parse_systems
 
     manifest, shard = load_manifest(args.manifest), parse_shard(args.shard)
     systems = parse_systems(args.system, args.out / "videos", args.timeout)
@@ -123,7 +123,12 @@ def _run(args: argparse.Namespace) -> int:
     write_run(done, args.out)
     _show(done)
     print(args.out)
-    absent = [name for name, one in counts(done, []).items() if one.delivered == 0]
+    has_truth = any(case.truth for case in manifest.cases)  # a manifest may have none
+    absent = [
+        name
+        for name, one in counts(done, []).items()
+        if one.delivered == 0 and (has_truth or name != TRUTH)
+    ]
     if absent:
         raise ValueError(f"no video of {', '.join(absent)} was delivered; the rows say why")
     if done.cases["value"].is_null().all() and unmeasured(done):

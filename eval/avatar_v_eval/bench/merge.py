@@ -11,7 +11,8 @@ from avatar_v_eval.bench.rows import BenchRun
 def merge_runs(runs: Sequence[BenchRun]) -> BenchRun:
     """One run of several shards, or of several systems on the same cases.
 
-    ValueError where they differ in cases, checks, conversion or in a metric that both have, where
+    ValueError where they differ in cases, checks, conversion, in a metric that both have, in the
+    weights or the command of a system or in its videos, where
     two rows of the same measurement disagree, and where a system lacks cases of a metric.
     """
     if not runs:
@@ -29,14 +30,21 @@ def merge_runs(runs: Sequence[BenchRun]) -> BenchRun:
                 raise ValueError(f"runs differ in metrics: {name} is {known} and {version}")
         for name, source in run.info.systems.items():
             known = systems.setdefault(name, source)
-            if source not in known.split("; "):  # the same folder elsewhere, on another machine
-                systems[name] = f"{known}; {source}"
+            if source not in known.split("; "):
+                if any(x.startswith(("pipeline:", "command:")) for x in (known, source)):
+                    raise ValueError(f"runs differ in system {name}: {known} and {source}")
+                systems[name] = f"{known}; {source}"  # the same folder, on another machine
     cases = pl.concat([run.cases for run in runs])
     cases = cases.unique(["system", "case", "output", "value", "reason"], maintain_order=True)
     twins = cases.filter(pl.struct("system", "case", "output").is_duplicated())
     if len(twins):
         row = twins.row(0, named=True)
         raise ValueError(f"two runs disagree on {row['output']} of {row['system']}, {row['case']}")
+    shown = cases.filter(pl.col("video") != "").group_by("system", "case", maintain_order=True)
+    twice = shown.agg(pl.col("video").n_unique().alias("n")).filter(pl.col("n") > 1)
+    if len(twice):
+        system, case, _ = twice.row(0)
+        raise ValueError(f"runs differ in the video of {system}, {case}: it was made anew")
     frames = pl.concat([run.frames for run in runs])
     frames = frames.unique(["system", "case", "output", "frame"], maintain_order=True)
     features = pl.concat([run.features for run in runs])

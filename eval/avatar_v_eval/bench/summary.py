@@ -188,18 +188,23 @@ def _line(output: ScoreOutput, rows: pl.DataFrame, names: Sequence[str], num_cas
 
 def set_numbers(run: BenchRun, metric: str, systems: Sequence[str]) -> dict[str, Number]:
     """System → its distance to the truth (FID, FVD) over the cases that the truth and every system
-    have rows of; empty where fewer than two rows are matched."""
+    that has rows at all have rows of; empty where fewer than two rows are matched."""
     own = run.features.filter(pl.col("metric") == metric)
     names = list(dict.fromkeys([TRUTH, *systems]))
     found = {
         name: own.filter(pl.col("system") == name).partition_by("case", as_dict=True)
         for name in names
     }
-    cases = [key for key in found[TRUTH] if all(key in found[name] for name in names)]
-    rows = {name: [_matrix(found[name][key]) for key in cases] for name in names}
+    able = [name for name in names if name == TRUTH or found[name]]
+    cases = [key for key in found[TRUTH] if all(key in found[name] for name in able)]
+    rows = {name: [_matrix(found[name][key]) for key in cases] for name in able}
     if sum(map(len, rows[TRUTH])) < 2:
         return {}
-    return {name: frechet_number(rows[TRUTH], rows[name]) for name in systems}
+    person_of = dict(run.cases.select("case", "person").unique().rows())
+    persons = [person_of[case] for (case,) in cases]
+    return {
+        name: frechet_number(rows[TRUTH], rows[name], persons) for name in systems if name in able
+    }
 
 
 def _matrix(rows: pl.DataFrame) -> np.ndarray:

@@ -5,9 +5,12 @@
 scored in every run.
 """
 
+import contextlib
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -61,7 +64,7 @@ class Folder:
             return Delivery(found[0], timing=reported(found[0]))
         refusal = self.folder / f"{case.id}{REFUSAL}"
         if refusal.is_file():
-            words = " ".join(refusal.read_text(encoding="utf-8").split())
+            words = " ".join(refusal.read_text(encoding="utf-8", errors="replace").split())
             return Delivery(reason=f"refused: {words or 'no reason given'}")
         return Delivery(reason=f"missing: no {case.id}{self.suffixes[0]}")
 
@@ -98,9 +101,11 @@ class Command:
         words = _filled(self.template, values)
         begin = time.perf_counter()
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=self.timeout_s)
+            done = _run(words, self.timeout_s)
         except subprocess.TimeoutExpired:
             return Delivery(reason=f"the command took more than {self.timeout_s:g} s")
+        except OSError as error:
+            return Delivery(reason=f"the command could not be run: {error.strerror}")
         if done.returncode:
             return Delivery(reason=f"the command failed ({done.returncode}): {_last_line(done)}")
         if not partial.is_file():
@@ -169,6 +174,28 @@ def _filled(template: str, values: dict[str, str]) -> list[str]:
     return [
         re.sub(r"\{(\w+)\}", lambda match: values[match[1]], word) for word in shlex.split(template)
     ]
+
+
+def _run(words: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """To its end, or to that of its time: then what it has started ends with it."""
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said = process.communicate(timeout=timeout_s)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(words, process.returncode, *said)
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:

@@ -36,10 +36,10 @@ class Agreement:
 
 def agreements(votes: Sequence[Vote]) -> list[Agreement]:
     """One row per line of the scales and attribute, and per kind without lines."""
-    groups: dict[str, list[Vote]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Vote]] = defaultdict(list)
     for vote in votes:
-        groups[vote.dimension or vote.kind].append(vote)
-    rows = [agreement(label, group) for label, group in groups.items()]
+        groups[vote.dimension or vote.kind, vote.kind].append(vote)
+    rows = [agreement(label, group) for (label, _), group in groups.items()]
     return [row for row in rows if row is not None]
 
 
@@ -78,7 +78,8 @@ def _alpha(given: Sequence[tuple[str, tuple[str, ...], str]], level: Level) -> f
     for rater, question, answer in given:
         code = domain.index(answer) if level == "nominal" else int(answer)
         data[raters[rater], questions[question]] = code
-    if len(domain) < 2 or not (np.isfinite(data).sum(0) > 1).any():
+    data = data[:, np.isfinite(data).sum(0) > 1]  # one rater's answer agrees with nobody's
+    if len(np.unique(data[np.isfinite(data)])) < 2:
         return None
     return float(krippendorff.alpha(reliability_data=data, level_of_measurement=level))
 

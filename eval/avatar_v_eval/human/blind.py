@@ -7,6 +7,8 @@ own SEI text. Copying also opens every file, so a broken one is found before a r
 """
 
 import hashlib
+import os
+import secrets
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -43,7 +45,7 @@ def duration_s(copy: Path) -> float:
 
 
 def _copy(source: Path, target: Path) -> None:
-    part = target.with_suffix(".part")
+    part = target.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.part")  # of this server
     try:
         with (
             open_media(source) as before,

@@ -1,6 +1,7 @@
 """Votes to and from CSV files, one vote a row, with every field: they read back equal.
 
-Raters stand under their pseudonym; tokens are never written.
+Raters stand under their pseudonym, with how far they came, which decides whether they count; tokens
+are never written.
 """
 
 import csv
@@ -9,18 +10,21 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from avatar_v.base.outside import read_table
-from avatar_v_eval.human.votes import Vote
+from avatar_v_eval.human.votes import STATES, Rater, State, Vote
 
 COLUMNS = tuple(field.name for field in fields(Vote))
+STATE = "rater_state"
 
 
-def write_votes(votes: Sequence[Vote], path: Path) -> None:
-    """Writes a .csv; ValueError for another name."""
+def write_votes(votes: Sequence[Vote], path: Path, raters: Sequence[Rater] = ()) -> None:
+    """Writes a .csv; ValueError for another name. Who is not among ``raters`` counts as done."""
     _check_name(path)
+    states = {rater.name: "done" if rater.has_ended else rater.state for rater in raters}
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, (*COLUMNS, STATE))
         writer.writeheader()
-        writer.writerows(asdict(vote) for vote in votes)
+        for vote in votes:
+            writer.writerow(asdict(vote) | {STATE: states.get(vote.rater, "done")})
 
 
 def read_votes(path: Path) -> list[Vote]:
@@ -33,9 +37,9 @@ def read_votes(path: Path) -> list[Vote]:
     if not path.is_file():
         raise ValueError(f"no vote file at {path}")
     found: dict[tuple[str, ...], Vote] = {}
-    for number, row in read_table(path, COLUMNS):
+    for number, row in _rows(path):
         try:
-            vote = _vote(row)
+            vote = _vote({name: row[name] for name in COLUMNS})
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
         before = found.setdefault(vote.key, vote)
@@ -45,6 +49,21 @@ def read_votes(path: Path) -> list[Vote]:
                 f"{before.answer!r} and {vote.answer!r}"
             )
     return list(found.values())
+
+
+def read_states(path: Path) -> dict[str, State]:
+    """How far the raters of a file of `write_votes` came. ValueError as there, and for one in two
+    states."""
+    found: dict[str, State] = {}
+    for number, row in _rows(path):
+        state = row[STATE]
+        if state not in STATES or found.setdefault(row["rater"], state) != state:
+            raise ValueError(f"{path}, line {number}: {STATE} {state!r} of {row['rater']}")
+    return found
+
+
+def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    return read_table(path, (*COLUMNS, STATE))
 
 
 def _vote(row: dict[str, str]) -> Vote:

@@ -55,6 +55,7 @@ def _reason(rater: Rater | None, votes: Sequence[Vote], rules: Rules) -> str:
     if (
         rater
         and rater.state in ("qualifying", "rating", "recalibrating")
+        and not rater.has_ended  # who takes more and leaves has finished what was asked for
         and not rules.count_unfinished
     ):
         return f"unfinished: {rater.num_answered} of {rater.num_assigned} items"

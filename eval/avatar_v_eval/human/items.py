@@ -4,7 +4,7 @@ An item's name is internal ("mos/c01/ours"): raters see random ids alone (`store
 anew from the study whenever they are needed, so nothing about systems is stored with a session.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -65,6 +65,25 @@ def all_items(study: Study) -> dict[str, Item]:
     items = [item for task in study.tasks for item in study_items(study, task.kind)]
     items += [_check_item(study, check) for check in study.checks]
     return {item.name: item for item in items}
+
+
+def check_votes(study: Study, votes: Iterable[Vote]) -> None:
+    """ValueError for a vote that answers no question of the study, or expects something else."""
+    items = {(x.kind, x.case, x.first, x.second): x for x in all_items(study).values()}
+    for vote in votes:
+        item = items.get((vote.kind, vote.case, vote.first, vote.second))
+        if item is None:
+            words = " ".join(filter(None, (vote.kind, vote.case, vote.first, vote.second)))
+            raise ValueError(f"{vote.rater} answered a question that the study has not: {words}")
+        (same,) = item_votes(
+            item, vote.rater, {vote.dimension: vote.answer}, second_on_left=False, duration_s=0.0,
+            time="",
+        )  # fmt: skip
+        if vote.expected != same.expected:
+            raise ValueError(
+                f"{vote.rater}: of {vote.kind} {vote.case} the study expects {same.expected!r}, "
+                f"and the vote {vote.expected!r}"
+            )
 
 
 def item_votes(

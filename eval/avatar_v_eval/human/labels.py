@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from avatar_v_eval.human.aggregate import majority
 from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.ranges import majority as majority_of_ranges
 from avatar_v_eval.human.ranges import read_ranges
@@ -63,12 +62,15 @@ def write_labels(labels: Sequence[Label], path: Path) -> None:
 
 def faulty_ranges(labels: Iterable[Label]) -> list[tuple[str, float, float, str]]:
     """(file, start, stop, fault) of every marked range. The file is relative to its system's
-    folder, as footage is to the folder that was curated."""
+    folder, as footage is to the folder that was curated: ValueError for ranges of two systems,
+    whose files have the same names."""
+    marked = [label for label in labels if label.kind == "ranges"]
+    if len(names := sorted({label.first for label in marked})) > 1:
+        raise ValueError(f"ranges are of several systems, {', '.join(names)}: footage is one")
     return [
-        (f"{label.case}.mp4", marked.start, marked.stop, marked.fault)
-        for label in labels
-        if label.kind == "ranges"
-        for marked in read_ranges(label.label)
+        (f"{label.case}.mp4", found.start, found.stop, found.fault)
+        for label in marked
+        for found in read_ranges(label.label)
     ]
 
 
@@ -102,8 +104,8 @@ def _said(votes: Sequence[Vote]) -> str:
         return f"{sum(map(int, answers)) / len(answers):.3f}"
     if votes[0].kind == "ranges":
         return majority_of_ranges(answers)
-    most = majority(Counter(answers))
-    return most if most in answers else ""
+    answer, num = Counter(answers).most_common(1)[0]
+    return answer if 2 * num > len(answers) else ""
 
 
 def _write(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

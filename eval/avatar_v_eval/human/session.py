@@ -178,7 +178,9 @@ def _assign_due(
         plan = _calibration(study, store, rater)
         store.assign(rater.name, lambda load: plan, now_s=now_s)
         return True  # `review` lets nobody recalibrate for whom there is nothing
-    name = store.next_audit(rater.name, study.audits.share, now_s)
+    name = None
+    if rater.tier == 2:
+        name = store.next_audit(rater.name, study.audits.share, now_s)
     if name is None:
         return False
     store.assign(rater.name, lambda load: [(items[name], False)], now_s=now_s, role="audit")
@@ -192,6 +194,7 @@ def _finish_round(study: Study, store: StudyStore, rater: Rater, now_s: float) -
     role = _PRACTICE.get(rater.state)
     if role is None:
         if rater.state == "rating" and rater.tier == 1:
+            store.mark_read(rater.name, ENDED)
             store.set_state(rater.name, "done")
         return
     votes = [v for v in store.votes(rater=rater.name, role=role) if v.time > rater.calibrated]
@@ -212,7 +215,9 @@ def _start_rating(study: Study, store: StudyStore, rater: Rater, now_s: float) -
         trusted = is_trusted(study, store.audited(rater.name, rater.calibrated))
         plan = lambda load: rating_plan(study, rater.name, load, seen=seen, is_trusted=trusted)  # noqa: E731
         store.assign(rater.name, plan, now_s=now_s)
-    store.set_state(rater.name, "rating")
+    # others may have been given meanwhile what there was
+    has_work = rater.tier == 2 or store.next_open(rater.name, _RATED) is not None
+    store.set_state(rater.name, "rating" if has_work else "done")
 
 
 def _batch(study: Study, store: StudyStore, rater: Rater, now_s: float) -> list:

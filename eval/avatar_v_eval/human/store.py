@@ -123,11 +123,14 @@ class StudyStore:
     def _add_raters(self, missing: Callable[[int], int], tier: int) -> list[Rater]:
         with self.transaction() as db:
             db.execute(sa.select(META).with_for_update())
-            counted = sa.select(sa.func.count()).where(RATERS.c.tier == tier)
-            start, mark = db.execute(counted).scalar_one(), "r" if tier == 1 else "v"
+            mark = "r" if tier == 1 else "v"
+            names = db.execute(sa.select(RATERS.c.name).where(RATERS.c.tier == tier)).scalars()
+            before = list(names)
+            numbers = [int(name[1:]) for name in before if re.fullmatch(mark + r"\d+", name)]
+            start = max(numbers, default=0)  # those that were imported may leave gaps
             new = [
                 Rater(f"{mark}{start + i + 1:03d}", secrets.token_urlsafe(16), "invited", tier=tier)
-                for i in range(missing(start))
+                for i in range(missing(len(before)))
             ]
             rows = [_row(rater.name, rater.token, rater.state, tier) for rater in new]
             if rows:
@@ -334,17 +337,25 @@ class StudyStore:
         with self._reading() as db:
             return [(_vote(row), row["labelled"]) for row in db.execute(query).mappings()]
 
-    def add_votes(self, votes: Sequence[Vote]) -> int:
-        """Import votes, all or none; returns how many were new. Unknown raters count as done, and
-        as reviewers who have decided."""
+    def add_votes(self, votes: Sequence[Vote], states: Mapping[str, State] | None = None) -> int:
+        """Import votes, all or none; returns how many were new. Raters are new ones in the state
+        that ``states`` has, or done, and reviewers where they have decided. ValueError for one who
+        rates here: a name of another place is another person's."""
+        states = states or {}
         reviewers = {vote.rater for vote in votes if vote.role in ("audit", "label")}
         try:
             with self.transaction() as db:
                 for name in dict.fromkeys(vote.rater for vote in votes):
                     tier = 2 if name in reviewers else 1
                     new = _INSERT[db.dialect.name](RATERS).on_conflict_do_nothing()
-                    db.execute(new, [_row(name, secrets.token_urlsafe(16), "done", tier)])
+                    state = states.get(name, "done")
+                    db.execute(new, [_row(name, secrets.token_urlsafe(16), state, tier)])
                     state = db.execute(sa.select(RATERS.c.state).filter_by(name=name)).scalar_one()
+                    if db.execute(sa.select(_screens_of(name))).scalar_one():
+                        raise ValueError(
+                            f"rater {name} rates here, and the file's is perhaps another person: "
+                            "--prefix puts words before the file's names"
+                        )
                     if state == "withdrawn":
                         raise ValueError(f"rater {name} has withdrawn; the file still holds votes")
                 return self._insert(db, votes)
@@ -403,6 +414,10 @@ _OPEN = sa.case((SCREENS.c.role == "audit", SCREENS.c.decided_s), else_=SCREENS.
 def store_of(study: Study, place: Path | str | None) -> StudyStore:
     """The store of a study at a place; without one, the file beside ``study.yaml``."""
     return StudyStore(place or study.root / STORE_FILE, study.fingerprint)
+
+
+def _screens_of(name: str) -> sa.ColumnElement[bool]:
+    return sa.exists().where(SCREENS.c.rater == name)
 
 
 def _count(*where: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:

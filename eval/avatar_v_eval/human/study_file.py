@@ -105,6 +105,8 @@ def _check_task(task: StudyTask, systems: Sequence[str]) -> None:
             raise ValueError(f"a {task.kind} task compares {width} systems, got {names}")
         if unknown := sorted(set(names) - set(systems)):
             raise ValueError(f"task {task.kind} names unknown systems {unknown}, not in {systems}")
+    if len({tuple(names) for names in task.compared}) < len(task.compared):
+        raise ValueError(f"task {task.kind} compares the same twice: {list(task.compared)}")
     if not task.compared or task.raters_per_item < 1 or task.items_per_rater < 1:
         raise ValueError(f"task {task.kind} needs systems, raters and items, got {task}")
 

@@ -15,6 +15,8 @@ from avatar_v_eval.human.questions import KEY
 from avatar_v_eval.human.ranges import LEAST_OVERLAP, is_met, overlap, read_ranges
 from avatar_v_eval.human.study import KINDS, Kind
 
+ENDED = "ended"
+"""Among the pages that a rater has read: a round of the study was answered to its end."""
 Role = Literal["study", "qualification", "calibration", "gold", "trap", "audit", "label"]
 ROLES: tuple[Role, ...] = get_args(Role)
 State = Literal["invited", "qualifying", "rating", "recalibrating", "done", "failed", "withdrawn"]
@@ -136,3 +138,9 @@ class Rater:
     num_answered: int = 0
     tier: int = 1  # 2: a reviewer
     calibrated: str = ""  # when last (`Vote.time`)
+    read: str = ""  # pages that were confirmed, and `ENDED`
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a round of the study was answered to its end."""
+        return self.state == "done" or ENDED in self.read.split()

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add = parser.add_argument
     add(
         "action",
-        choices=(*_ACTIONS, "pairs"),
+        choices=(*_ACTIONS, "import", "pairs"),
         help="tables: write all results; people: agreement with reviewers, leaderboard and pay; "
         "labels: a row for each question with its label; drop: ranges that training leaves out, "
         "for avatar-v-data select --drop; pairs: write shards of judged pairs",
@@ -33,6 +34,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     words = ".csv; for tables .md, .html or .tex; for people these or .csv; none for pairs"
     add("file", metavar="FILE", type=Path, nargs="?", help=words)
     add("--votes", metavar="PLACE", help=VOTES_HELP)
+    add("--prefix", default="", metavar="WORDS", help="of import: put before the raters' names, "
+        "since r001 of another place is another person")  # fmt: skip
     pairs = parser.add_argument_group("pairs")
     add = pairs.add_argument
     add("--out", metavar="SHARDS", type=Path, help="folder for the shards")
@@ -56,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
 
     study = load_study(args.study)
     with closing(store_of(study, args.votes)) as store:
-        print(_ACTIONS[args.action](study, store, args.file))
+        if args.action == "import":
+            print(_import(study, store, args.file, args.prefix))
+        else:
+            print(_ACTIONS[args.action](study, store, args.file))
     return 0
 
 
@@ -64,15 +70,18 @@ def _export(study: "Study", store: "StudyStore", file: Path) -> str:
     from avatar_v_eval.human.exchange import write_votes
 
     votes = store.votes()
-    write_votes(votes, file)
+    write_votes(votes, file, store.raters())
     return f"{len(votes)} votes of {len({v.rater for v in votes})} raters: {file}"
 
 
-def _import(study: "Study", store: "StudyStore", file: Path) -> str:
-    from avatar_v_eval.human.exchange import read_votes
+def _import(study: "Study", store: "StudyStore", file: Path, prefix: str) -> str:
+    from avatar_v_eval.human.exchange import read_states, read_votes
+    from avatar_v_eval.human.items import check_votes
 
-    votes = read_votes(file)
-    return f"{store.add_votes(votes)} of {len(votes)} votes were new"
+    votes = [replace(vote, rater=f"{prefix}{vote.rater}") for vote in read_votes(file)]
+    check_votes(study, votes)
+    states = {f"{prefix}{name}": state for name, state in read_states(file).items()}
+    return f"{store.add_votes(votes, states)} of {len(votes)} votes were new"
 
 
 def _tables(study: "Study", store: "StudyStore", file: Path) -> str:
@@ -114,7 +123,6 @@ def _drop(study: "Study", store: "StudyStore", file: Path) -> str:
 
 _ACTIONS: dict[str, Callable[["Study", "StudyStore", Path], str]] = {
     "export": _export,
-    "import": _import,
     "tables": _tables,
     "people": _people,
     "labels": _labels,

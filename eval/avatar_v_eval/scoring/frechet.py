@@ -35,19 +35,24 @@ def frechet_distance(a: Rows, b: Rows) -> float:
     return max(0.0, apart + sum(float(np.square(x).sum()) for x in roots) - 2 * float(both))
 
 
-def frechet_number(true: Sequence[Rows], shown: Sequence[Rows]) -> Number:
+def frechet_number(true: Sequence[Rows], shown: Sequence[Rows], persons: Sequence[str]) -> Number:
     """The distance of two sets of videos, in the same order of cases, with its 95 % interval.
 
-    The interval is a delete-a-group jackknife over cases in at most `JACKKNIFE_GROUPS` groups.
+    The interval is a delete-a-group jackknife over ``persons``, whose cases stay together, in at
+    most `JACKKNIFE_GROUPS` groups. Fewer than three persons have none, nor has what is left
+    without one of the groups if it is fewer than two rows.
     """
     num = len(true)
     value = frechet_distance(np.concatenate(true), np.concatenate(shown))
-    if num < 3:
+    number_of = {name: n for n, name in enumerate(dict.fromkeys(persons))}
+    groups = min(len(number_of), JACKKNIFE_GROUPS)
+    if groups < 3:
         return Number(value, num)
-    groups = min(num, JACKKNIFE_GROUPS)
     without = []
     for group in range(groups):
-        kept = [i for i in range(num) if i % groups != group]
+        kept = [i for i, name in enumerate(persons) if number_of[name] % groups != group]
+        if min(sum(len(rows[i]) for i in kept) for rows in (true, shown)) < 2:
+            return Number(value, num)
         parts = (np.concatenate([rows[i] for i in kept]) for rows in (true, shown))
         without.append(frechet_distance(*parts))
     found = interval_without(value, np.array(without))

@@ -94,15 +94,21 @@ def _watermark(args: argparse.Namespace) -> int:
 
     os.close(containers.regular_file(args.file))
     from avatar_v.media.reading import iter_audio, iter_video, probe
-    from avatar_v.safety.detect import MOST_FALSE, detect
+    from avatar_v.safety.detect import MOST_FALSE, TooFewFramesError, detect
     from avatar_v.safety.sound_detect import detect_sound
     from avatar_v.types import FRAME_RATE_HZ
 
     info, is_marked = probe(args.file), False
     if info.has_video:
-        found = detect(iter_video(args.file), key)
-        print(f"{args.file}: {_described(found, counted(found.num_frames, 'frame'))}")
-        is_marked = found.is_marked
+        try:
+            found = detect(iter_video(args.file), key)
+        except TooFewFramesError as error:
+            if not info.has_audio:
+                raise
+            print(f"{args.file}: {error}")  # a sound with a picture before it is read all the same
+        else:
+            print(f"{args.file}: {_described(found, counted(found.num_frames, 'frame'))}")
+            is_marked = found.is_marked
     if info.has_audio:
         heard = detect_sound(iter_audio(args.file), key)
         if heard is None:

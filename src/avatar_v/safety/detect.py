@@ -74,6 +74,10 @@ NUM_BEST = 64
 """Beginnings and views that are compared with all signs."""
 
 
+class TooFewFramesError(ValueError):
+    """Fewer than `LEAST_FRAMES`."""
+
+
 @dataclass(frozen=True)
 class Box:
     """The part of the marked picture that is left: its sides and its corner, as shares. Beyond 0
@@ -137,7 +141,7 @@ def least_z(num_trials: int, section: int = 1) -> float:
 
 def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) -> DetectedMark:
     """The mark in the frames of a video at 25 a second, which are read until it is found.
-    ValueError for fewer than 16 frames."""
+    TooFewFramesError for fewer than 16 frames."""
     found, num = [], 0
     for i, part in enumerate(_sections(frames), start=1):
         num += len(part)
@@ -147,7 +151,7 @@ def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) ->
         if found[-1].id is not None:
             break
     if not found:
-        raise ValueError(f"a mark is read from {LEAST_FRAMES} frames or more, got {num}")
+        raise TooFewFramesError(f"a mark is read from {LEAST_FRAMES} frames or more, got {num}")
     return dataclasses.replace(max(found, key=_lead), num_frames=num)
 
 

@@ -125,7 +125,8 @@ def _is_unseen(letter: str) -> bool:
     """Whether a letter is an accent, or nothing that is shown."""
     if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
         return True
-    is_control = unicodedata.category(letter) == "Cc" and not letter.isspace()
+    # isspace() says yes to some that no page shows as a space
+    is_control = unicodedata.category(letter) == "Cc" and letter not in "\t\n\v\f\r"
     return is_control or IGNORED.fullmatch(letter) is not None
 
 
