@@ -1,5 +1,6 @@
-"""The engine's record, eval/results/data_engine.json: `python tests/curation_bench.py`. It takes 15
-minutes of a machine that does nothing else.
+"""The engine's records, eval/results/data_engine.json and data_engine_footage.json:
+`python tests/curation_bench.py [workers] [footage]`. They take 15 and 4 minutes of a machine that
+does nothing else.
 
 Stub stages that wait stand for models: how long a plan of 200,000 passes takes to make, how busy
 workers are, how soon it is noticed that one was killed or a node of a cluster lost, and whether all
@@ -49,13 +50,17 @@ RAY = {"_system_config": {**HEALTH, "worker_niceness": 0}}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (all)")
     parser.add_argument("--out", default=RESULTS_DIR, type=Path)
-    out = parser.parse_args().out
+    args = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # for actors
     os.environ["RAY_AUTH_MODE"] = "disabled"
-    numbers = planned() | footage() | workers()
-    title, command = "The data engine: decodes, workers, deaths", "python tests/curation_bench.py"
-    print(write_result(make_result("data_engine", title, numbers, command=command), out))
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"no part {min(unknown)}; there are {', '.join(PARTS)}")
+    for part in args.parts or PARTS:
+        name, title, measured = PARTS[part]
+        command = f"python tests/curation_bench.py {part}"
+        print(write_result(make_result(name, title, measured(), command=command), args.out))
 
 
 def planned() -> dict[str, Number]:
@@ -154,7 +159,13 @@ def workers() -> dict[str, Number]:
         if run.noticed_s:
             words = f"until a {' '.join(name.split('_'))} was noticed, at most"
             numbers[name] = run.notice.described(words, unit="s", target="< 30")
-    return numbers
+    return planned() | numbers
+
+
+PARTS = {
+    "workers": ("data_engine", "The data engine: workers, deaths", workers),
+    "footage": ("data_engine_footage", "The data engine: decodes, seconds of a core", footage),
+}
 
 
 def measured(
