@@ -92,7 +92,8 @@ def _read(path: Path) -> Entry | None:
         return Entry(raw["values"], frames, notes, raw["reason"], raw["seconds"], rows=rows)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError):  # json's and UTF-8's are ValueErrors
+    # those of JSON, UTF-8 and arrays are ValueErrors, the others are of JSON that is no entry
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

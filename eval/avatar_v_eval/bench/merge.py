@@ -30,7 +30,7 @@ def merge_runs(runs: Sequence[BenchRun]) -> BenchRun:
                 raise ValueError(f"runs differ in metrics: {name} is {known} and {version}")
         for name, source in run.info.systems.items():
             known = systems.setdefault(name, source)
-            if source not in known.split("; "):
+            if source != known and source not in known.split("; "):  # a command may have a "; "
                 if any(x.startswith(("pipeline:", "command:")) for x in (known, source)):
                     raise ValueError(f"runs differ in system {name}: {known} and {source}")
                 systems[name] = f"{known}; {source}"  # the same folder, on another machine

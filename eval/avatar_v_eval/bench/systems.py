@@ -178,7 +178,7 @@ def _filled(template: str, values: dict[str, str]) -> list[str]:
 
 def _run(words: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """To its end, or to that of its time: then what it has started ends with it."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -187,14 +187,13 @@ def _run(words: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]
         encoding="utf-8",
         errors="replace",
         start_new_session=True,
-    )
-    try:
-        said = process.communicate(timeout=timeout_s)
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
+    ) as process:
+        try:
+            said = process.communicate(timeout=timeout_s)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
     return subprocess.CompletedProcess(words, process.returncode, *said)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from avatar_v_eval.human.questions import AXES
 from avatar_v_eval.human.ranges import MAX_RANGES, Marked, as_text, read_ranges
 from avatar_v_eval.human.study import Kind, Study
-from avatar_v_eval.human.votes import CHOICES, SCALES
+from avatar_v_eval.human.votes import BY_LINE, CHOICES, SCALES
 
 SIDES = ("left", "right", "tie")
 SLACK_S = 0.1
@@ -27,17 +27,11 @@ def read_answer(
     """
     if not isinstance(answer, Mapping):
         raise ValueError(f"an answer is a mapping, got {type(answer).__name__}")
-    match kind:
-        case "mos":
-            lines = {d.key: SCALES[kind] for d in study.dimensions}
-        case "score":
-            lines = {d.key: SCALES[kind] for d in AXES}
-        case "attributes":
-            lines = {a.key: a.values for a in study.attributes}
-        case "ranges":
-            return {"": _ranges(study, answer, duration_s)}
-        case _:
-            return {"": _place(kind, answer, second_on_left)}
+    if kind == "ranges":
+        return {"": _ranges(study, answer, duration_s)}
+    if kind not in BY_LINE:
+        return {"": _place(kind, answer, second_on_left)}
+    lines = lines_of(study, kind)
     if sorted(map(str, answer)) != sorted(lines):
         raise ValueError(
             f"expected an answer for each of {[*lines]}, got {sorted(map(str, answer))}"
@@ -47,6 +41,13 @@ def read_answer(
             told = f"{known[0]} to {known[-1]}" if isinstance(known, range) else f"one of {known}"
             raise ValueError(f"{key} is {told}, got {answer[key]!r:.60}")
     return {key: str(answer[key]) for key in lines}
+
+
+def lines_of(study: Study, kind: Kind) -> Mapping[str, Sequence]:
+    """Line → what can be answered, of a kind of `BY_LINE`."""
+    if kind == "attributes":
+        return {attribute.key: attribute.values for attribute in study.attributes}
+    return {line.key: SCALES[kind] for line in (AXES if kind == "score" else study.dimensions)}
 
 
 def sent_answer(kind: Kind, answers: Mapping[str, str], *, second_on_left: bool) -> dict:

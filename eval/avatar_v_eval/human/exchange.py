@@ -19,7 +19,7 @@ STATE = "rater_state"
 def write_votes(votes: Sequence[Vote], path: Path, raters: Sequence[Rater] = ()) -> None:
     """Writes a .csv; ValueError for another name. Who is not among ``raters`` counts as done."""
     _check_name(path)
-    states = {rater.name: "done" if rater.has_ended else rater.state for rater in raters}
+    states = {rater.name: rater.standing for rater in raters}
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, (*COLUMNS, STATE))
         writer.writeheader()
@@ -57,7 +57,12 @@ def read_states(path: Path) -> dict[str, State]:
     found: dict[str, State] = {}
     for number, row in _rows(path):
         state = row[STATE]
-        if state not in STATES or found.setdefault(row["rater"], state) != state:
+        # who is invited has no votes
+        if (
+            state not in STATES
+            or state == "invited"
+            or found.setdefault(row["rater"], state) != state
+        ):
             raise ValueError(f"{path}, line {number}: {STATE} {state!r} of {row['rater']}")
     return found
 

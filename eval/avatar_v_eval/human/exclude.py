@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from avatar_v_eval.human.study import Rules
-from avatar_v_eval.human.votes import Rater, Vote
+from avatar_v_eval.human.votes import UNFINISHED, Rater, Vote
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,9 @@ def _reason(rater: Rater | None, votes: Sequence[Vote], rules: Rules) -> str:
     if rater and rater.state == "failed":
         role = "calibration" if any(vote.role == "study" for vote in votes) else "qualification"
         return f"failed the {role}: wrong on {_named(_wrong(votes, role))}"
-    if (
-        rater
-        and rater.state in ("qualifying", "rating", "recalibrating")
-        and not rater.has_ended  # who takes more and leaves has finished what was asked for
-        and not rules.count_unfinished
-    ):
-        return f"unfinished: {rater.num_answered} of {rater.num_assigned} items"
+    if rater and rater.standing in UNFINISHED and not rules.count_unfinished:
+        known = f": {rater.num_answered} of {rater.num_assigned} items"
+        return "unfinished" + (known if rater.num_assigned else "")  # unknown of an imported one
     for role, limit in (("gold", rules.max_wrong_golds), ("trap", rules.max_wrong_traps)):
         wrong = _wrong(votes, role)
         if len(wrong) > limit:

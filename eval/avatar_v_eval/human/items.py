@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from avatar_v_eval.human.answers import lines_of
 from avatar_v_eval.human.questions import chosen
 from avatar_v_eval.human.study import CheckQuestion, Kind, RatedCase, Study
-from avatar_v_eval.human.votes import Role, Vote
+from avatar_v_eval.human.votes import BY_LINE, Role, Vote
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,9 @@ def check_votes(study: Study, votes: Iterable[Vote]) -> None:
     items = {(x.kind, x.case, x.first, x.second): x for x in all_items(study).values()}
     for vote in votes:
         item = items.get((vote.kind, vote.case, vote.first, vote.second))
-        if item is None:
-            words = " ".join(filter(None, (vote.kind, vote.case, vote.first, vote.second)))
+        lines = lines_of(study, vote.kind) if vote.kind in BY_LINE else {"": ()}
+        if item is None or vote.dimension not in lines:
+            words = " ".join(filter(None, vote.asked))
             raise ValueError(f"{vote.rater} answered a question that the study has not: {words}")
         (same,) = item_votes(
             item, vote.rater, {vote.dimension: vote.answer}, second_on_left=False, duration_s=0.0,

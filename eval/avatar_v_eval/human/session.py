@@ -21,7 +21,7 @@ from avatar_v_eval.human.items import Item, item_votes
 from avatar_v_eval.human.quality import is_below, is_trusted
 from avatar_v_eval.human.store import Screen, StudyStore
 from avatar_v_eval.human.study import Kind, Study
-from avatar_v_eval.human.votes import Rater, Role, Vote
+from avatar_v_eval.human.votes import ENDED, Rater, Role, Vote
 
 PageName = Literal[
     "welcome", "instructions", "ready", "item", "waiting", "done", "failed", "withdrawn"

@@ -3,17 +3,15 @@
 Each call is one committed transaction, so a crash loses no answer that a page has confirmed.
 Duplicates: the first answer stands. The same answer again is accepted as a retry and stored once;
 a different one is refused with ``DuplicateVoteError``. Withdrawing deletes all of a rater's votes.
-The tables are in `tables`; avatar_v's web/database.py opens either.
+The tables are in `tables`, what opens them and keeps transactions apart in `database`.
 """
 
 import random
 import re
 import secrets
-import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from avatar_v.web.database import open_engine, writing
+from avatar_v_eval.human.database import StudyDatabase
 from avatar_v_eval.human.items import Item
 from avatar_v_eval.human.study import Study
-from avatar_v_eval.human.tables import MEDIA, META, RATERS, SCHEMA, SCREENS, VOTES
+from avatar_v_eval.human.tables import MEDIA, META, RATERS, SCREENS, VOTES
 from avatar_v_eval.human.votes import Rater, Role, State, Vote
 
 PENDING_HOURS = 24
@@ -57,60 +55,8 @@ class Screen:
     media: tuple[str, ...]
 
 
-class _Open(threading.local):
-    db: sa.Connection | None = None
-
-
-class StudyStore:
+class StudyStore(StudyDatabase):
     """One study's votes. Safe for the threads of a server, and for several servers."""
-
-    def __init__(self, place: Path | str, fingerprint: str) -> None:
-        self.fingerprint = fingerprint
-        self._engine = open_engine(place, SCHEMA, what="a file of votes")
-        url = self._engine.url
-        self.place = str(place) if url.database == str(place) else url.render_as_string()
-        self._open = _Open()
-        is_file = self._engine.dialect.name == "sqlite"
-        self._alone = threading.RLock() if is_file else nullcontext()  # threads wait in a row
-        with self.transaction() as db:
-            row = db.execute(sa.select(META.c.fingerprint)).scalar()
-            if row is None:
-                db.execute(META.insert().values(fingerprint=fingerprint))
-        if row not in (None, fingerprint):
-            self.close()
-            raise ValueError(
-                f"{self.place} holds votes of another version of the study ({row}, now "
-                f"{fingerprint}); take another place with --votes, or restore study.yaml"
-            )
-
-    def close(self) -> None:
-        """Close all connections; the store is of no use afterwards."""
-        self._engine.dispose()
-
-    @contextmanager
-    def transaction(self, *, is_durable: bool = True) -> Iterator[sa.Connection]:
-        """All inside or nothing, on disk at the end unless it may be lost in a power cut. Nested
-        ones join the outer.
-
-        In SQLite it is alone; in PostgreSQL `rater` and `assign` lock what they are about.
-        """
-        if self._open.db is not None:
-            yield self._open.db
-            return
-        with self._alone, writing(self._engine, is_durable=is_durable).begin() as db:
-            self._open.db = db
-            try:
-                yield db
-            finally:
-                self._open.db = None
-
-    @contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        if self._open.db is not None:
-            yield self._open.db
-            return
-        with self._engine.connect() as db:
-            yield db
 
     def add_raters(self, num: int, *, tier: int = 1) -> list[Rater]:
         """``num`` new raters of a tier (2: reviewers) with a token each."""
@@ -124,13 +70,13 @@ class StudyStore:
         with self.transaction() as db:
             db.execute(sa.select(META).with_for_update())
             mark = "r" if tier == 1 else "v"
-            names = db.execute(sa.select(RATERS.c.name).where(RATERS.c.tier == tier)).scalars()
-            before = list(names)
-            numbers = [int(name[1:]) for name in before if re.fullmatch(mark + r"\d+", name)]
-            start = max(numbers, default=0)  # those that were imported may leave gaps
+            before = list(db.execute(sa.select(RATERS.c.name, RATERS.c.tier)))
+            # those that were imported may leave gaps, or have a name of the other tier
+            numbers = [int(row.name[1:]) for row in before if re.fullmatch(mark + r"\d+", row.name)]
+            start = max(numbers, default=0)
             new = [
                 Rater(f"{mark}{start + i + 1:03d}", secrets.token_urlsafe(16), "invited", tier=tier)
-                for i in range(missing(len(before)))
+                for i in range(missing(sum(row.tier == tier for row in before)))
             ]
             rows = [_row(rater.name, rater.token, rater.state, tier) for rater in new]
             if rows:
@@ -340,7 +286,7 @@ class StudyStore:
     def add_votes(self, votes: Sequence[Vote], states: Mapping[str, State] | None = None) -> int:
         """Import votes, all or none; returns how many were new. Raters are new ones in the state
         that ``states`` has, or done, and reviewers where they have decided. ValueError for one who
-        rates here: a name of another place is another person's."""
+        rates here, or will: a name of another place is another person's."""
         states = states or {}
         reviewers = {vote.rater for vote in votes if vote.role in ("audit", "label")}
         try:
@@ -351,7 +297,7 @@ class StudyStore:
                     state = states.get(name, "done")
                     db.execute(new, [_row(name, secrets.token_urlsafe(16), state, tier)])
                     state = db.execute(sa.select(RATERS.c.state).filter_by(name=name)).scalar_one()
-                    if db.execute(sa.select(_screens_of(name))).scalar_one():
+                    if state == "invited" or self.seen(name):
                         raise ValueError(
                             f"rater {name} rates here, and the file's is perhaps another person: "
                             "--prefix puts words before the file's names"
@@ -414,10 +360,6 @@ _OPEN = sa.case((SCREENS.c.role == "audit", SCREENS.c.decided_s), else_=SCREENS.
 def store_of(study: Study, place: Path | str | None) -> StudyStore:
     """The store of a study at a place; without one, the file beside ``study.yaml``."""
     return StudyStore(place or study.root / STORE_FILE, study.fingerprint)
-
-
-def _screens_of(name: str) -> sa.ColumnElement[bool]:
-    return sa.exists().where(SCREENS.c.rater == name)
 
 
 def _count(*where: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:

@@ -21,6 +21,8 @@ Role = Literal["study", "qualification", "calibration", "gold", "trap", "audit",
 ROLES: tuple[Role, ...] = get_args(Role)
 State = Literal["invited", "qualifying", "rating", "recalibrating", "done", "failed", "withdrawn"]
 STATES: tuple[State, ...] = get_args(State)
+UNFINISHED: tuple[State, ...] = ("qualifying", "rating", "recalibrating")
+"""States with questions that are open."""
 
 SCALES: dict[Kind, range] = {"mos": range(1, 6), "score": range(101)}
 """The points of kinds with numbers; answers agree within a tenth of the scale, or one point."""
@@ -141,6 +143,8 @@ class Rater:
     read: str = ""  # pages that were confirmed, and `ENDED`
 
     @property
-    def has_ended(self) -> bool:
-        """Whether a round of the study was answered to its end."""
-        return self.state == "done" or ENDED in self.read.split()
+    def standing(self) -> State:
+        """The state that says whether votes count. Who has answered a round to its end and leaves
+        a further one has done what was asked for."""
+        has_ended = ENDED in self.read.split()
+        return "done" if has_ended and self.state in UNFINISHED else self.state

@@ -12,6 +12,7 @@ from avatar_v_eval.human.cli import VOTES_HELP
 if TYPE_CHECKING:
     from avatar_v_eval.human.store import StudyStore
     from avatar_v_eval.human.study import Study
+    from avatar_v_eval.human.votes import State
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -80,7 +81,9 @@ def _import(study: "Study", store: "StudyStore", file: Path, prefix: str) -> str
 
     votes = [replace(vote, rater=f"{prefix}{vote.rater}") for vote in read_votes(file)]
     check_votes(study, votes)
-    states = {f"{prefix}{name}": state for name, state in read_states(file).items()}
+    states: dict[str, State] = {
+        f"{prefix}{name}": state for name, state in read_states(file).items()
+    }
     return f"{store.add_votes(votes, states)} of {len(votes)} votes were new"
 
 
