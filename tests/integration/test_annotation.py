@@ -206,6 +206,35 @@ def test_a_second_batch_and_trusted_work(tmp_path: Path) -> None:
         assert kinds == ["ranges"] * 3 + ["attributes"] * 4 + ["ranges"]
 
 
+def test_a_batch_that_is_left_costs_nothing_and_the_last_item_is_given_once(
+    place: str, tmp_path: Path
+) -> None:
+    """Two raters see that there is one more item, and both ask for it."""
+    raw = annotation_yaml(4, batches=True)
+    task = {"kind": "ranges", "systems": ["ours"], "raters_per_item": 1, "items_per_rater": 1}
+    raw |= {"tasks": [task], "checks": [one for one in raw["checks"] if one["kind"] == "ranges"]}
+    study = make_study(tmp_path, raw)
+    with serve(study, place) as site:
+        (quick_name, quick), (slow_name, slow) = person(site), person(site)
+        for one in (quick, slow):
+            assert "Take another batch" in one.run()
+        assert site.request("POST", f"/r/{quick.token}/more")[0] == 303
+        assert "Question" in quick.run(max_items=0)  # and is left
+        assert exclusions(site.store.raters(), site.store.votes(), study.rules) == ()
+        load, before = site.store.load, site.store.load(site.clock.now_s)
+        assert "Take another batch" in quick.run()
+        assert site.request("POST", f"/r/{quick.token}/more")[0] == 303
+        site.store.load = lambda now_s: before  # what the slow one was shown
+        assert site.request("POST", f"/r/{slow.token}/more")[0] == 303
+        site.store.load = load
+        assert "All done" in slow.run(max_items=0)
+        assert site.store.named(slow_name).state == "done"
+        site.store.set_state(slow_name, "rating")  # also then it is no reviewer
+        assert site.request("GET", f"/r/{slow.token}")[0] == 200
+        assert {s.role for s in site.store.screens(slow_name)} == {"qualification", "study"}
+        assert site.store.progress(quick_name, ["study"]) == (2, 3)
+
+
 def test_decisions_are_the_reviewers_alone(place: str, tmp_path: Path) -> None:
     study = make_study(tmp_path, annotation_yaml(2))
     with serve(study, place) as site:

@@ -15,7 +15,7 @@ from avatar_v.media.reading import read_audio, read_video
 from avatar_v.models.base import hash_folder
 from avatar_v_eval import cli
 from avatar_v_eval.bench.generated import add_generated, parse_scenes
-from avatar_v_eval.bench.manifest import BenchManifest, file_fault, load_manifest
+from avatar_v_eval.bench.manifest import BenchManifest, file_fault, load_manifest, write_manifest
 from avatar_v_eval.bench.rows import read_run
 from avatar_v_eval.bench.summary import set_numbers
 from bench_cases import make_manifest, write_video
@@ -365,6 +365,22 @@ def test_a_changed_file_costs_its_case_alone(
     assert [value is None for value in shown["value"]] == [False, True, False]
     assert "has changed" in shown["reason"][1]
     assert "has changed" in capsys.readouterr().out
+
+
+def test_a_benchmark_without_true_videos(made: BenchManifest, rival: Path, tmp_path: Path):
+    """All of its conditions may be such that nobody was filmed; the truth is then no system that
+    fails."""
+    shutil.copytree(made.root, tmp_path / "w", ignore=shutil.ignore_patterns("truth"))
+    cases = [
+        replace(case, truth=None, sha256={k: v for k, v in case.sha256.items() if k != "truth"})
+        for case in made.cases
+    ]
+    write_manifest(replace(made, root=tmp_path / "w", cases=tuple(cases)))
+    words = ("run", tmp_path / "w", "--metrics", "sharpness", "--out", tmp_path / "out")
+    assert bench(*words, "--system", f"rival={rival}") == 0
+    assert None not in values(tmp_path / "out", "sharpness")["rival"]
+    (tmp_path / "empty").mkdir()
+    assert bench(*words, "--system", f"rival={tmp_path / 'empty'}") == 2
 
 
 def test_user_errors_are_one_line(

@@ -87,13 +87,26 @@ def test_the_interval_is_that_of_the_delta_method():
     generator = np.random.default_rng(SEED)
     true = generator.normal(size=(2000, 1))
     shown = generator.normal(3.0, 1.0, size=(2000, 1))
-    number = frechet_number(list(true[:, None]), list(shown[:, None]))
+    persons = [str(i) for i in range(2000)]
+    number = frechet_number(list(true[:, None]), list(shown[:, None]), persons)
     error = 2 * 3 * np.sqrt(2 / 2000)  # |m|² with both means drawn; spreads add less
     assert number.n == 2000
     assert number.high is not None
     assert number.high - number.value == pytest.approx(1.96 * error, rel=0.5)  # of 20 groups
-    alone = frechet_number([rows(9, 2)], [rows(8, 2)])
+    alone = frechet_number([rows(9, 2)], [rows(8, 2)], ["p"])
     assert (alone.n, alone.low, alone.high) == (1, None, None)
+
+
+def test_cases_of_a_person_are_left_out_together():
+    """Else an interval over many cases of few persons is far too narrow."""
+    true, shown = ([rows(5, 2, seed + i) for i in range(8)] for seed in (5, 50))
+    number = frechet_number(true, shown, list("abcd" * 2))
+    by_person = ([np.concatenate([of[i], of[i + 4]]) for i in range(4)] for of in (true, shown))
+    whole = frechet_number(*by_person, list("abcd"))
+    assert (number.low, number.high) == pytest.approx((whole.low, whole.high))
+    assert frechet_number(true, shown, list("aaaabbbb")).low is None, "of two persons"
+    few = [rows(5, 2), rows(1, 2), np.empty((0, 2))]
+    assert frechet_number(few, few, list("abc")).low is None, "without a there is one row"
 
 
 def test_a_copy_scores_0_and_others_more():
@@ -107,8 +120,8 @@ def test_a_copy_scores_0_and_others_more():
             copied.append(metric.score(clip).rows.numpy())
             other = replace(clip, video=Footage.of(dark, clip.video.audio))
             spoilt.append(metric.score(other).rows.numpy())
-        assert frechet_number(true, copied).value < 1e-6
-        assert frechet_number(true, spoilt).value > 1e-3
+        assert frechet_number(true, copied, list("abc")).value < 1e-6
+        assert frechet_number(true, spoilt, list("abc")).value > 1e-3
         reading = metric.score(clips[0])
         assert reading.values == {f"{metric.name}_rows": len(reading.rows)}
         assert reading.rows.shape == shape

@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+import os
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from avatar_v.scoring.values import ScoreOutput, Values
 from avatar_v_eval.bench.cache import Cache, measurement_key
@@ -51,6 +53,8 @@ def test_a_folder_delivers_refuses_or_lacks(made: BenchManifest, tmp_path: Path)
     assert system.deliver(made, first).reason == "two videos: w_00.mp4, w_00.webm"
     (tmp_path / "w_01.txt").write_text("celebrity\n")
     assert system.deliver(made, second).reason == "refused: celebrity"
+    (tmp_path / "w_01.txt").write_bytes("célébrité".encode("latin-1"))
+    assert system.deliver(made, second).reason == "refused: c\ufffdl\ufffdbrit\ufffd"
 
 
 def test_the_truth_is_a_system(made: BenchManifest):
@@ -86,6 +90,10 @@ def test_a_value_is_one_word_and_never_a_place(made: BenchManifest, tmp_path: Pa
     [
         ("import sys; print('no'); sys.exit('celebrity')", "the command failed (1): celebrity"),
         ("import sys; sys.exit(3)", "the command failed (3): it said nothing"),
+        (
+            r"import sys; sys.stderr.buffer.write(b'caf\xe9'); sys.exit(1)",
+            "the command failed (1): caf\ufffd",
+        ),
         ("pass", "the command ended well and wrote no {out}"),
         ("import time; time.sleep(60)", "the command took more than 3 s"),
     ],
@@ -98,6 +106,28 @@ def test_a_command_that_fails_is_a_reason(
     delivery = system.deliver(made, made.cases[0])
     assert (delivery.path, delivery.reason) == (None, reason)
     assert not list((tmp_path / "v").rglob("*.mp4"))
+
+
+def test_a_program_that_cannot_be_run_is_a_reason(made: BenchManifest, tmp_path: Path):
+    program = tmp_path / "no_first_line"
+    program.write_text("echo hello\n")
+    program.chmod(0o755)
+    system = parse_system(f"x=command:{program} {{out}}", tmp_path / "v", 60)
+    reason = system.deliver(made, made.cases[0]).reason
+    assert reason == "the command could not be run: Exec format error"
+
+
+def test_what_a_command_has_started_ends_with_its_time(made: BenchManifest, tmp_path: Path):
+    """Else it goes on beside the next case, and takes its memory and processors."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    words = ["sh", "-c", f"(sleep 4; echo late) > {pipe}; exit 1", "{out}"]
+    system = parse_system(f"x=command:{shlex.join(words)}", tmp_path / "v", 0.5)
+    assert system.deliver(made, made.cases[0]).reason == "the command took more than 0.5 s"
+    os.set_blocking(reader, True)
+    with open(reader) as file:
+        assert file.read() == "", "nothing is left that could write"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +180,19 @@ def test_the_cache_measures_once_and_keeps_reasons(tmp_path: Path):
     assert Cache(tmp_path).entry(key, measure).values == {"a": 0.1}
     keys = {measurement_key("c", "v", "m", 1, w, o) for w in "ab" for o in ("", "x")} | {key, other}
     assert len(keys) == 6
+
+
+@pytest.mark.parametrize(
+    ("ending", "content"), [("npy", b""), ("npy", b"\x93NUMPY\x01"), ("json", b"\xff\xfe")]
+)
+def test_a_damaged_entry_is_measured_anew(tmp_path: Path, ending: str, content: bytes):
+    cache, key = Cache(tmp_path), measurement_key("c", "v", "m", 1, "w")
+    cache.entry(key, lambda: Values({"a": 1.0}, rows=torch.ones(2, 3)))
+    (tmp_path / key[:2] / f"{key}.{ending}").write_bytes(content)
+    for _ in range(2):
+        entry = cache.entry(key, lambda: Values({"a": 2.0}, rows=torch.zeros(2, 3)))
+        assert (entry.values, entry.rows is not None) == ({"a": 2.0}, True)
+    assert entry.cached
 
 
 def test_a_number_that_is_none_is_a_reason_and_a_bug_ends_the_run(tmp_path: Path):
@@ -247,6 +290,11 @@ def test_shards_merge_to_the_whole(tmp_path: Path):
     assert merged.frames.height == 6
     assert merged.info.shard == "1/1"
     assert merge_runs([merged, *read]).cases.height == 6  # the same rows again
+    command = {"a": "command:sh -c 'one; two' {out}", "b": "/here/b"}
+    moved = [dataclasses.replace(part.info, systems=command) for part in parts]
+    moved[1] = dataclasses.replace(moved[1], systems={**command, "b": "/there/b"})
+    runs = [dataclasses.replace(part, info=info) for part, info in zip(parts, moved, strict=True)]
+    assert merge_runs(runs).info.systems == {**command, "b": "/here/b; /there/b"}
 
 
 def test_runs_that_do_not_fit_are_not_merged(tmp_path: Path):
@@ -259,6 +307,13 @@ def test_runs_that_do_not_fit_are_not_merged(tmp_path: Path):
         merge_runs([run_of(rows), run_of(rows, manifest_hash="other")])
     with pytest.raises(ValueError, match="two runs disagree on m of a, c1"):
         merge_runs([run_of(rows), run_of([rows[0], row("a", "c1", 2.0), rows[2]])])
+    for one, other in (("pipeline:x:1", "pipeline:x:2"), ("command:x {out}", "videos/a")):
+        shards = [(rows[:2], "1/2", one), (rows[2:], "2/2", other)]
+        with pytest.raises(ValueError, match=f"differ in system a: {one} and {other}"):
+            merge_runs([run_of(own, shard, systems={"a": of}) for own, shard, of in shards])
+    again = [dataclasses.replace(r, metric="n", output="n", video="other") for r in rows]
+    with pytest.raises(ValueError, match="differ in the video of a, c0: it was made anew"):
+        merge_runs([run_of(rows), run_of(again, metrics={"n": "1 w"})])
     with pytest.raises(ValueError, match="holds no run"):
         read_run(tmp_path)
 

@@ -193,7 +193,7 @@ def test_reasons_for_leaving_raters_out() -> None:
 
 def test_agreement_of_known_answers() -> None:
     pytest.importorskip("krippendorff", reason="needs pip install 'avatar_v[eval]'")
-    from avatar_v_eval.human.agreement import agreement, alpha_of
+    from avatar_v_eval.human.agreement import agreement, agreements, alpha_of
 
     # Units (f f), (s s), (f s): o = 2 of 6 disagree, e from 3 f and 3 s: alpha = 1 - 5·2/(2·9).
     votes = pairs("ff", "c1") + pairs("ss", "c2") + pairs("fs", "c3")
@@ -203,3 +203,14 @@ def test_agreement_of_known_answers() -> None:
     assert row.equal.value == pytest.approx(2 / 3)
     assert alpha_of(pairs("fff", "c1") + pairs("ff", "c2")) is None
     assert agreement("pair", pairs("ff", "c1")) is None
+
+    def scores(kind: str, *given: tuple[str, str, str]) -> list[Vote]:
+        line = dict(kind=kind, dimension="naturalness", second="")
+        return [vote(answer, rater=r, case=c, **line) for r, c, answer in given]
+
+    # The answers that differ are each of one rater alone, so nobody can agree or disagree.
+    both = [(rater, case, "4") for rater in ("r1", "r2") for case in ("c1", "c2")]
+    assert alpha_of(scores("mos", *both, ("r1", "c3", "5"))) is None
+    # The same line of two kinds has two scales.
+    mixed = scores("mos", *both) + scores("score", *both)
+    assert len(agreements(mixed)) == 2

@@ -112,6 +112,10 @@ def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
             "check 'g' expects '40-101': score takes low-high of its scale",
         ),
         ({"refused": {"ours": ["c00", "c01", "c02"]}}, "no case with all its videos"),
+        (
+            {"tasks": [{"kind": "pair", "pairs": [["ours", "weak"]] * 2, **NUMBERS}]},
+            "task pair compares the same twice",
+        ),
     ],
 )
 def test_bad_studies(study: Study, tmp_path: Path, change: dict, message: str) -> None:
@@ -327,8 +331,9 @@ def test_tokens_are_in_no_file(study: Study, store: StudyStore, tmp_path: Path) 
     assert len({one.token for one in many}) == 50
     assert min(len(one.token) for one in many) >= 22  # of 64 letters: 128 bits cannot be guessed
     consent(study, store, rater, 0.0)
-    store.add_votes(some_votes(study, rater.name))
-    write_votes(store.votes(), tmp_path / "v.csv")
+    screen = store.screens(rater.name)[0]
+    store.answer(screen, some_votes(study, rater.name), 0.0)
+    write_votes(store.votes(), tmp_path / "v.csv", store.raters())
     assert rater.token not in (tmp_path / "v.csv").read_text()
 
 

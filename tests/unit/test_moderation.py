@@ -42,6 +42,8 @@ def test_words_are_whole_and_folded(folder: Path) -> None:
         *("FRAUD!", "it is fra\u00adud", "dear ｓｅｎｏｒ,\npresident"),
         *("senor_president", "Senor-President", "senor.president", "a_fraud_b"),
         *(f"fra{unseen}ud" for unseen in "\u3164\uffa0\u115f\u034f\u200b\ufeff\U000e0041\x07\x00"),
+        *(f"fra{unseen}ud" for unseen in "\x1c\x1f\x85"),  # controls that Python takes for spaces
+        *("a\tfraud", "senor\x0bpresident"),
     ):
         with pytest.raises(RefusedError, match="--script is refused: it has '"):
             moderator.check_texts({"--prompt": "", "--script": text})

@@ -191,6 +191,23 @@ def test_tables_show_value_interval_and_verdict(tmp_path):
         tables.filled("<!-- table:one -->\n\ntext", tmp_path)
     with pytest.raises(ValueError, match="two"):
         tables.filled("<!-- table:two -->\n<!-- /table -->", tmp_path)
+    for name, begin in (
+        ("one", "<!-- table:one -->"),
+        ("headline", "<!-- headline\nx | one.a | -->"),
+    ):
+        with pytest.raises(ValueError, match=f"the table of {name} does not end"):
+            tables.filled(f"{begin}\n\n## Words that would be lost\n\n{text}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(1.23e-5, "0.0000123"), (-3e-5, "-0.00003"), (0.123456, "0.123"), (99.95, "100")],
+)
+def test_small_numbers_keep_three_digits(tmp_path, value, said):
+    result = records.make_result("one", "One", {"a": records.Number(value, 4).described("a")})
+    records.write_result(result, tmp_path)
+    filled = tables.filled("<!-- table:one -->\n<!-- /table -->\n", tmp_path)
+    assert f"| a | {said} |" in filled
 
 
 def test_tables_say_of_which_weights_they_are(tmp_path):

@@ -13,8 +13,8 @@ import pytest
 from avatar_v.scoring.values import ScoreOutput
 from avatar_v_eval import cli
 from avatar_v_eval.bench.merge import merge_runs
-from avatar_v_eval.bench.rows import BenchRun
-from avatar_v_eval.bench.summary import mean_over, summarise
+from avatar_v_eval.bench.rows import BenchRun, FeatureRow, table
+from avatar_v_eval.bench.summary import mean_over, set_numbers, summarise
 from avatar_v_eval.human.counts import (
     judgments_as_votes,
     pairs_as_votes,
@@ -199,6 +199,23 @@ def test_numbers_of_whole_sets_have_no_differences():
     (table,) = difference_tables(run, "a")
     assert [column.title for column in table.columns] == ["The measure"]
     assert table.title == "Differences from a on the 1 matched test case"
+
+
+def test_a_system_without_rows_costs_no_other_its_distance():
+    names = ("truth", "ours", "rival")
+    run = make_run({name: {"m": [1.0] * 4} for name in names}, [ScoreOutput("m", "m", "higher")])
+    draw = np.random.default_rng(0).normal
+    features = [
+        FeatureRow(name, f"c{i:02d}", "fid", row, draw(size=2).astype("f4"))
+        for name in names[:2]
+        for i in range(4)
+        for row in range(3)
+    ]
+    run = replace(run, features=table(FeatureRow, features))
+    found = set_numbers(run, "fid", ["ours", "rival"])
+    assert {name: number.n for name, number in found.items()} == {"ours": 4}
+    assert found == set_numbers(run, "fid", ["ours"])
+    assert found["ours"].low is not None
 
 
 def test_where_zero_is_best_the_distance_from_it_is_compared():

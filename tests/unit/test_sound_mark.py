@@ -2,13 +2,18 @@
 
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
+import av
+import numpy as np
 import pytest
 import torch
+from av.audio.stream import AudioStream
 from torch import Tensor
 
 from avatar_v import cli
 from avatar_v.engines.drawn_voice import DrawnVoice
+from avatar_v.media.reading import read_audio
 from avatar_v.media.sound import normalise_loudness, resampled
 from avatar_v.media.writer import write_wav
 from avatar_v.safety.key import PUBLIC_KEY
@@ -83,6 +88,27 @@ def test_speak_marks_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[
     told = capsys.readouterr().out
     assert f"{out}: watermark {id_}, confidence 1.0000, in " in told
     assert "frames" not in told
+    with_cover = tmp_path / "cover.mp4"
+    _with_a_picture(read_audio(out), with_cover)
+    assert cli.main(["watermark", "read", str(with_cover)]) == 0
+    told = capsys.readouterr().out
+    assert "16 frames or more, got 1" in told
+    assert f"watermark {id_}, confidence" in told
     write_wav(out, torch.zeros(3 * SAMPLE_RATE_HZ))
     assert cli.main(["watermark", "read", str(out)]) == 1
     assert "no watermark found in 3.0 s of sound" in capsys.readouterr().out
+
+
+def _with_a_picture(sound: Tensor, path: Path) -> None:
+    """As players of music show it: the sound, and one picture of its record."""
+    with av.open(str(path), "w") as output:
+        picture = output.add_stream("mjpeg", rate=25, width=64, height=64, pix_fmt="yuvj420p")
+        stream = cast(AudioStream, output.add_stream("aac", rate=SAMPLE_RATE_HZ, layout="mono"))
+        red = np.full((64, 64, 3), (200, 0, 0), np.uint8)
+        for frame in (av.VideoFrame.from_ndarray(red, format="rgb24"), None):
+            output.mux(picture.encode(frame))
+        for part in sound.split(1024):
+            frame = av.AudioFrame.from_ndarray(part[None].numpy(), format="fltp", layout="mono")
+            frame.sample_rate = SAMPLE_RATE_HZ
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
