@@ -229,7 +229,7 @@ def _write_pages(
         "failed": found.failed,
         "ends_early": found.ends_early,
         "shots": found.shots,
-        "left_out": {name: spans for name, (spans, _) in run.left_out.items()},
+        "left_out": {name: own.spans for name, own in run.left_out.items()},
         "tiers": {s.tier: [asdict(step) for step in s.steps] for s in selections},
         "dropped": {s.tier: s.dropped for s in selections},
         "splits": splits,
