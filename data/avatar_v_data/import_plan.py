@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base.outside import parse_json, read_table, read_text
 from avatar_v.faces.dlib_face import SAME_PERSON
+from avatar_v_data.curation.index import connected
 
 PersonRule = Literal["file", "folder", "face", "manifest"]
 FRAMES, BYTES = ("start", "stop", "sound_late"), "bytes"
@@ -169,16 +171,31 @@ def cluster_faces(faces: Sequence[Float[Tensor, " d"]], limit: float = SAME_PERS
     return numbers
 
 
+def groups_of(shown: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The group of each person, by the name of its first. ``shown``: recordings, each with a person
+    in it. Persons who share a recording are in one group: they may be one whom two names have, and
+    what is learned of a room and a voice is learned of both."""
+    rows = sorted(set(shown), key=lambda row: row[1])
+    names = sorted({person for _, person in rows})
+    number = {person: n for n, person in enumerate(names)}
+    files = {file: n for n, file in enumerate({file for file, _ in rows}, len(names))}
+    left = np.array([number[person] for _, person in rows], np.int64)
+    right = np.array([files[file] for file, _ in rows], np.int64)
+    group, _ = connected(left, right, len(names) + len(files))
+    first: dict[int, str] = {}
+    return {name: first.setdefault(int(group[n]), name) for name, n in number.items()}
+
+
 def split_persons(
     persons: Iterable[str], share: float, seed: int, known: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Each person's split: ``share`` of them, at least one, drawn by ``seed``, are validation.
-    Those of ``known`` keep the split that they have there, and count."""
+    """Each one's split: ``share`` of them, at least one, drawn by ``seed``, are validation. Those
+    of ``known`` keep the split that they have there, and count. ``persons``: or their groups."""
     known, names = known or {}, sorted(set(persons))
     if len(names) < 2:
         raise ValueError(
-            f"--validation {share:g} keeps persons apart and needs two or more; got "
-            f"{len(names)}: leave it out, or name persons (--person, --manifest)"
+            f"--validation {share:g} keeps persons apart and needs two or more who share no "
+            f"recording; got {len(names)}: leave it out, or name persons (--person, --manifest)"
         )
     random.Random(seed).shuffle(names)
     num = min(max(1, round(share * len(names))), len(names) - 1)

@@ -36,6 +36,7 @@ from avatar_v_data.import_plan import (
     Source,
     cluster_faces,
     find_sources,
+    groups_of,
     split_persons,
 )
 
@@ -131,11 +132,10 @@ def import_folder(
     checks.at_once("workers", num_workers)
     sources, num_left_out = find_sources(folder, settings.manifest, settings.person)
     parts = [part for source in sources for part in source.parts]
-    persons = {part.person for part in parts}
     if settings.validation and any(part.split for part in parts):
         raise ValueError("--validation draws a split, and the manifest has one: leave one out")
     if settings.validation and settings.person != "face":
-        split_persons(persons, settings.validation, settings.seed)
+        _drawn(((s.name, part.person) for s in sources for part in s.parts), settings)
     if out.is_symlink() and not out.exists():
         raise ValueError(f"{out} is a link to nothing; choose a new or empty folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -236,12 +236,20 @@ def _assemble(
             consent = part.consent or settings.consent
             named.append(Named(sample, person, part.scene, part.caption, "", licence, consent))
     if settings.validation and named:
-        report.splits = split_persons(report.persons, settings.validation, settings.seed)
+        shown = ((file, person) for person, files in report.persons.items() for file in files)
+        report.splits = _drawn(shown, settings)
     elif any(split_of.values()):
         report.splits = split_of
     for split in sorted(set(report.splits.values())) or [""]:
         chosen = [one for one in named if report.splits.get(one.person, "") == split]
         write_shards(out / split, "import", chosen, settings.clips_per_shard)
+
+
+def _drawn(shown: Iterable[tuple[str, str]], settings: ImportSettings) -> dict[str, str]:
+    """The split of each person. ``shown``: files, and persons in them."""
+    groups = groups_of(shown)
+    splits = split_persons(groups.values(), settings.validation, settings.seed)
+    return {person: splits[group] for person, group in groups.items()}
 
 
 def _describe(source: Source, samples: Result, clips: Result, report: ImportReport) -> None:

@@ -21,7 +21,7 @@ from avatar_v_data.curation.run import choose, perform_all
 from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.select import split_tiers
 from avatar_v_data.curation.stages import FootageRecording, Reader, Seen, Stage
-from avatar_v_data.import_plan import read_manifest
+from avatar_v_data.import_plan import groups_of, read_manifest
 from clip_files import clip_file
 
 LENGTH = 5
@@ -130,9 +130,12 @@ def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     assert (without.sure("a2v"), without.sure("t2v")) == (3.0, None)
 
 
-def test_validation_is_of_whole_persons(curated: Curated, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs two or more; got 1"):
-        choose(curated, tmp_path / "out", validation=0.5)
+def test_validation_is_of_whole_persons(
+    curated: Curated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="needs two or more who share no recording; got 1"):
+        choose(curated, tmp_path / "out", ["t2v"], validation=0.5)  # of two in one recording
+    monkeypatch.setattr(run, "groups_of", lambda shown: {one: one for _, one in shown})
     choose(curated, tmp_path / "out", ["t2v"], validation=0.5)
     rows = [json.loads(line) for line in (tmp_path / "out" / "t2v.jsonl").open()]
     split_of = {row["person"]: row["split"] for row in rows}
@@ -141,13 +144,20 @@ def test_validation_is_of_whole_persons(curated: Curated, tmp_path: Path) -> Non
         assert split_of[sample.person] == split
     letters = "abcdefghijklmnopqrst"
     tiers = {"t2v": letters, "a2v": letters[:10], "sft": letters[:4], "none": ""}
-    splits = split_tiers(tiers, 0.25, seed=3)
+    alone = {letter: letter for letter in letters}
+    splits = split_tiers(tiers, 0.25, 3, alone)
     count = {tier: sum(splits[p] == "validation" for p in own) for tier, own in tiers.items()}
     assert count == {"t2v": 5, "a2v": 2, "sft": 1, "none": 0}
     both = {"t2v": "ab", "a2v": "cd"}
-    trained = [person for person, split in split_tiers(both, 0.5, 0).items() if split == "train"]
+    trained = [
+        person for person, split in split_tiers(both, 0.5, 0, alone).items() if split == "train"
+    ]
     with pytest.raises(ValueError, match="all 2 persons of tier sft are drawn for train"):
-        split_tiers(both | {"sft": trained}, 0.5, 0)
+        split_tiers(both | {"sft": trained}, 0.5, 0, alone)
+    shown = [("1.mp4", "a"), ("1.mp4", "b"), ("2.mp4", "b"), ("2.mp4", "c"), ("3.mp4", "d")]
+    assert groups_of(shown) == {"a": "a", "b": "a", "c": "a", "d": "d"}
+    splits = split_tiers({"t2v": "abd"}, 0.5, 0, groups_of(shown))
+    assert splits["a"] == splits["b"] == splits["c"] != splits["d"], "c without a sample, too"
 
 
 def test_without_sync_one_warning_says_that_late_sound_stays(

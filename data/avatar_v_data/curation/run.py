@@ -37,6 +37,7 @@ from avatar_v_data.curation.store import CurationStore
 from avatar_v_data.curation.sync import SyncStage, sound_late
 from avatar_v_data.curation.table import CurationResults
 from avatar_v_data.curation.words import said_between
+from avatar_v_data.import_plan import groups_of
 
 REPORT_FILE = "report.json"
 
@@ -136,7 +137,8 @@ def choose(
 
     ``drop`` is a file of ranges with faults (`select.read_drops`). ``validation``: the share of the
     persons, drawn by ``seed``, whose shards go to `TIER/validation` and the others' to
-    `TIER/train`; a person is in the same split in all tiers. ValueError where recordings are
+    `TIER/train`; a person is in the same split in all tiers, and so are all who share a recording.
+    ValueError where recordings are
     not finished, for tiers that the plan has not, and where ``out`` holds a selection.
     """
     known, out = run.plan.limits, Path(out)
@@ -172,7 +174,8 @@ def choose(
         s.tier: [one.person for one in own] if run.plan.samples else [c["person"] for c in s.clips]
         for s, own in zip(selections, named, strict=True)
     }
-    splits = split_tiers(persons, validation, seed) if validation else {}
+    groups = groups_of((clip["file"], clip["person"]) for s in selections for clip in s.clips)
+    splits = split_tiers(persons, validation, seed, groups) if validation else {}
     for number, selection in enumerate(selections):
         shares = shares_of(persons[selection.tier], splits)
         selections[number] = replace(selection, shares=shares)

@@ -126,12 +126,16 @@ def select(
     return Selection(tier, tuple(left), tuple(steps), lost)
 
 
-def split_tiers(persons: Mapping[str, Collection[str]], share: float, seed: int) -> dict[str, str]:
-    """Each person's split, the same in all tiers: ``share`` of a tier's persons are validation. The
-    tier with the fewest persons is drawn first. ValueError for a tier that has one split alone."""
-    splits: dict[str, str] = {}
-    for own in sorted((set(own) for own in persons.values() if own), key=len):
-        splits |= split_persons(own, share, seed, splits)
+def split_tiers(
+    persons: Mapping[str, Collection[str]], share: float, seed: int, groups: Mapping[str, str]
+) -> dict[str, str]:
+    """Each person's split, the same in all tiers and for all of a group (`groups_of`): ``share`` of
+    a tier's groups are validation. The tier with the fewest is drawn first. ValueError for a tier
+    that has one split alone."""
+    of_group: dict[str, str] = {}
+    for own in sorted(({groups[one] for one in own} for own in persons.values() if own), key=len):
+        of_group |= split_persons(own, share, seed, of_group)
+    splits = {one: of_group[group] for one, group in groups.items() if group in of_group}
     for tier, own in persons.items():
         if len(found := {splits[person] for person in own}) == 1:
             words = f"--validation {share:g}: all {len(set(own))} persons of tier {tier} are drawn"
