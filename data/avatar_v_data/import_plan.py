@@ -22,11 +22,12 @@ from torch import Tensor
 
 from avatar_v.base.outside import parse_json, read_table, read_text
 from avatar_v.faces.dlib_face import SAME_PERSON
+from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.index import connected
 
 PersonRule = Literal["file", "folder", "face", "manifest"]
-FRAMES, BYTES = ("start", "stop", "sound_late"), "bytes"
-NUMBERS = (*FRAMES, BYTES)
+FRAMES, BYTES, RATE = ("start", "stop", "sound_late"), "bytes", "rate"
+NUMBERS = (*FRAMES, BYTES, RATE)
 COLUMNS = ("file", "person", "scene", "caption", "split", "licence", "consent", *NUMBERS)
 SPLITS = ("train", "validation")
 NOT_MEDIA = {".txt", ".json", ".jsonl", ".md", ".csv", ".npy"}
@@ -37,7 +38,8 @@ MAX_LATE = 250  # frames, 10 s
 
 @dataclass(frozen=True)
 class ImportPart:
-    """The frames ``start`` to ``stop`` of a file, at 25 a second: one person in one scene."""
+    """The frames ``start`` to ``stop`` of a file, at the rate of the import: one person in one
+    scene."""
 
     person: str  # "" where the face tells, once it has been read
     scene: str
@@ -66,7 +68,10 @@ class Source:
 
 
 def find_sources(
-    folder: Path, manifest: str | None, person: PersonRule | None
+    folder: Path,
+    manifest: str | None,
+    person: PersonRule | None,
+    frame_rate_hz: int = FRAME_RATE_HZ,
 ) -> tuple[list[Source], int]:
     """The files of ``folder`` in the order of their names, or the manifest's in its order, and how
     many files a manifest leaves out.
@@ -83,7 +88,7 @@ def find_sources(
         if not files:
             raise ValueError(f"{folder}: holds no media files")
         return [_source(folder, path, [{}], person or "file", "") for path in files], 0
-    files_of = read_manifest(manifest, folder)
+    files_of = read_manifest(manifest, folder, frame_rate_hz)
     rows = [(name, row) for name, parts in files_of.items() for row in parts]
     if person is None:
         person = "manifest" if all(row.get("person") for _, row in rows) else "file"
@@ -98,12 +103,14 @@ def find_sources(
     return sources, len({*files} - {folder / name for name in files_of})
 
 
-def read_manifest(manifest: str | Path, folder: Path) -> dict[str, list[dict[str, str]]]:
+def read_manifest(
+    manifest: str | Path, folder: Path, frame_rate_hz: int = FRAME_RATE_HZ
+) -> dict[str, list[dict[str, str]]]:
     """Its rows by file, those of one file in the order of their frames.
 
     ValueError, with the line, for unknown columns and splits, files that lie outside ``folder``
-    or are of another size than they had, parts of a file that overlap, and anything that is no
-    table."""
+    or are of another size than they had, parts of a file that overlap or are counted at another
+    rate, and anything that is no table."""
     found: dict[str, list[tuple[str, dict[str, str]]]] = {}
     for number, row in _manifest_rows(Path(manifest)):
         where = f"{manifest}, line {number}"
@@ -124,6 +131,11 @@ def read_manifest(manifest: str | Path, folder: Path) -> dict[str, list[dict[str
             raise ValueError(f"{where}: split {values['split']!r}; expected train or validation")
         for column in NUMBERS:
             _check_number(column, values.get(column, ""), where)
+        if int(values.get(RATE) or frame_rate_hz) != frame_rate_hz:
+            raise ValueError(
+                f"{where}: its frames are counted at {values[RATE]} a second, and the import makes "
+                f"{frame_rate_hz}: import with --rate {values[RATE]}"
+            )
         if values.get(BYTES):
             _check_size(folder / name, int(values[BYTES]), where)
         found.setdefault(name, []).append((where, values))
@@ -210,7 +222,7 @@ def _source(
 ) -> Source:
     """``split``: of the rows that name none."""
     name = os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace")
-    parent = path.parent.name if path.parent != folder else folder.resolve().name
+    parent = os.path.dirname(name) or folder.resolve().name
     beside, note = "", ""
     if not all(row.get("caption") for row in rows):
         beside, note = read_caption(path.with_suffix(".txt"))

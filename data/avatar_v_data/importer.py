@@ -130,7 +130,9 @@ def import_folder(
     """
     folder, out = Path(folder), Path(out)
     checks.at_once("workers", num_workers)
-    sources, num_left_out = find_sources(folder, settings.manifest, settings.person)
+    sources, num_left_out = find_sources(
+        folder, settings.manifest, settings.person, settings.frame_rate_hz
+    )
     parts = [part for source in sources for part in source.parts]
     if settings.validation and any(part.split for part in parts):
         raise ValueError("--validation draws a split, and the manifest has one: leave one out")

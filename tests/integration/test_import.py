@@ -19,7 +19,7 @@ from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data import importer
 from avatar_v_data.curation import samples
 from avatar_v_data.curation.store import CurationStore
-from avatar_v_data.import_plan import cluster_faces
+from avatar_v_data.import_plan import cluster_faces, find_sources
 from forked import run_script
 from hostile_media import CASES
 from shard_command import run
@@ -282,6 +282,14 @@ def test_validation_persons_are_drawn_by_seed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keeps persons apart and needs two or more"):
         run("import", str(folder / "p0"), "--out", str(tmp_path / "not"), *one, *SMALL)
     assert not list(tmp_path.glob("*not*"))
+
+
+def test_folders_of_one_name_are_other_persons(tmp_path: Path) -> None:
+    for name in ("ada/first/a.mp4", "bo/first/a.mp4", "c.mp4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    persons = [source.parts[0].person for source in find_sources(tmp_path, None, "folder")[0]]
+    assert persons == ["ada/first", "bo/first", tmp_path.name]
 
 
 def test_no_hostile_file_ends_an_import(tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     manifest, copy = tmp_path / "out" / "t2v.jsonl", tmp_path / "a b.mkv"
     shutil.copyfile(curated.tasks[0].recording.path, copy)
     assert len(read_manifest(manifest, tmp_path)["a b.mkv"]) == 3
+    with pytest.raises(ValueError, match="at 25 a second, and the import makes 30: import with"):
+        read_manifest(manifest, tmp_path, 30)
     with copy.open("ab") as file:
         file.write(b"1")
     with pytest.raises(ValueError, match=r"t2v\.jsonl, line 1: .*a b\.mkv has .* another file"):

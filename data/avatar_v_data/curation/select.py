@@ -15,12 +15,13 @@ from typing import Any
 
 from avatar_v.base.outside import read_table
 from avatar_v.shards.writer import write_text_atomically
+from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.balance import balanced, largest_share
 from avatar_v_data.curation.plan import Balance, Limit
 from avatar_v_data.curation.stages import seconds
 from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import CurationResults, clip_name, shows_background
-from avatar_v_data.import_plan import BYTES, SPLITS, split_persons
+from avatar_v_data.import_plan import BYTES, RATE, SPLITS, split_persons
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
@@ -169,6 +170,7 @@ def write_manifest(
                 "file": clip["file"],
                 "start": clip["start"],
                 "stop": clip["stop"],
+                RATE: FRAME_RATE_HZ,
                 "sound_late": sound_late(clip, sure),
                 "person": clip["person"],
                 "scene": clip["scene"],
