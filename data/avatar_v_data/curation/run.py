@@ -4,7 +4,7 @@ import json
 import shlex
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -71,7 +71,8 @@ def curate(
     tasks = run.of_stages(stages)
     out.mkdir(parents=True, exist_ok=True)
     words = {"footage": str(footage.resolve()), "plan": found_again(plan)}
-    write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))
+    with run.store.locked() if (out / RUN_FILE).is_file() else nullcontext():  # another's stays
+        write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))
     if first := [task for task in tasks if task.stage.name in run.plan.first]:
         perform_all(run.plan, first, run.store, num_workers, ray, on_progress, retry=retry)
         run = planned(out, footage, plan)
