@@ -22,7 +22,7 @@ from avatar_v_data.curation.plan import Limit
 from avatar_v_data.curation.stages import TICK, Clip, FootageRecording, Seen
 from avatar_v_data.curation.steadiness import SteadinessStage, repeats
 from avatar_v_data.film_faults import FAULTS, plant
-from avatar_v_data.footage_drawing import spoilt
+from avatar_v_data.footage_drawing import spoilt, write_footage
 from avatar_v_data.world_faults import (
     ALTERED,
     BROKEN,
@@ -80,6 +80,25 @@ def test_each_planted_fault_is_seen_or_heard() -> None:
         assert torch.equal(heard, sound) != is_heard, fault
     yaw = MOTION_NAMES.index("yaw")
     assert drawn["turned"][2][:, yaw].abs().min() > 0.6 > motion[:, yaw].abs().max()
+
+
+def test_a_folder_holds_footage_of_one_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr(
+        "avatar_v_data.footage_drawing._write_one",
+        lambda settings, plan, out: drawn.append((out / plan.file).write_text("drawn")),
+    )
+    for _ in range(2):
+        write_footage(FootageSettings(2, seconds=9.0), tmp_path)
+    truth = (tmp_path / "truth.jsonl").read_text()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="footage of other settings; choose another folder"):
+            write_footage(FootageSettings(2, seconds=9.0, seed=5), tmp_path)
+        (tmp_path / "footage.json").unlink(missing_ok=True)  # of before there was one
+    assert (tmp_path / "truth.jsonl").read_text() == truth
+    assert len(drawn) == 2
 
 
 def test_a_planted_recording_holds_each_fault_once_and_has_its_copies() -> None:
