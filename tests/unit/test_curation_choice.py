@@ -7,6 +7,7 @@ from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 import torch
 
@@ -19,8 +20,9 @@ from avatar_v_data.curation.plan import CurationPlan, Limit
 from avatar_v_data.curation.reconcile import desired
 from avatar_v_data.curation.run import choose, perform_all
 from avatar_v_data.curation.samples import SampleStage
-from avatar_v_data.curation.select import split_tiers
+from avatar_v_data.curation.select import split_tiers, write_clips
 from avatar_v_data.curation.stages import FootageRecording, Reader, Seen, Stage
+from avatar_v_data.curation.table import CurationResults
 from avatar_v_data.import_plan import groups_of, read_manifest
 from clip_files import clip_file
 
@@ -160,6 +162,13 @@ def test_validation_is_of_whole_persons(
     assert groups_of(shown) == {"a": "a", "b": "a", "c": "a", "d": "d"}
     splits = split_tiers({"t2v": "abd"}, 0.5, 0, groups_of(shown))
     assert splits["a"] == splits["b"] == splits["c"] != splits["d"], "c without a sample, too"
+
+
+def test_a_column_may_be_empty_in_many_clips(tmp_path: Path) -> None:
+    clips = [{"file": "a", "start": n, "stop": n + 1, "lag": None} for n in range(150)]
+    found = CurationResults([*clips, {**clips[0], "lag": 0.5}])
+    write_clips(tmp_path / "clips.parquet", found, [])
+    assert polars.read_parquet(tmp_path / "clips.parquet")["lag"].to_list()[-1] == 0.5
 
 
 def test_without_sync_one_warning_says_that_late_sound_stays(

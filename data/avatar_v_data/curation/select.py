@@ -193,7 +193,7 @@ def write_clips(path: Path, found: CurationResults, selections: Sequence[Selecti
     for clip in found.clips:
         row = {name: value for name, value in clip.items() if not isinstance(value, list)}
         rows.append(row | {f"in_{tier}": clip_name(clip) in names for tier, names in kept.items()})
-    polars.DataFrame(rows).write_parquet(path)
+    polars.DataFrame(rows, infer_schema_length=None).write_parquet(path)
 
 
 def is_number(value: object) -> bool:
