@@ -121,12 +121,10 @@ def read_manifest(
         if odd := [column for column, value in row.items() if not isinstance(value, str)]:
             raise ValueError(f"{where}: {odd[0]} is no text: {row[odd[0]]!r}")
         values = {column: value.strip() for column, value in row.items()}
-        name = values.get("file", "")
-        if not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        name = row.get("file", "")
+        if not name.strip() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
             raise ValueError(f"{where}: file {name!r}; expected a path within {folder}")
-        name = str(PurePath(name))
-        if "\0" in name or not os.path.lexists(folder / name):
-            raise ValueError(f"{where}: no file {name!r} in {folder}")
+        name = _found(folder, name, where)
         if values.get("split", "") not in ("", *SPLITS):
             raise ValueError(f"{where}: split {values['split']!r}; expected train or validation")
         for column in NUMBERS:
@@ -142,6 +140,11 @@ def read_manifest(
     if not found:
         raise ValueError(f"{manifest}: names no files")
     return {name: _in_order(name, rows) for name, rows in found.items()}
+
+
+def printable(path: Path, folder: Path) -> str:
+    """The path of a file within the folder, whatever bytes its name has."""
+    return os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace")
 
 
 def read_caption(path: Path) -> tuple[str, str]:
@@ -221,7 +224,7 @@ def _source(
     folder: Path, path: Path, rows: Sequence[Mapping[str, str]], person: PersonRule, split: str
 ) -> Source:
     """``split``: of the rows that name none."""
-    name = os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace")
+    name = printable(path, folder)
     parent = os.path.dirname(name) or folder.resolve().name
     beside, note = "", ""
     if not all(row.get("caption") for row in rows):
@@ -242,6 +245,19 @@ def _source(
         for row in rows
     ]
     return Source(str(path), name, tuple(parts), note)
+
+
+def _found(folder: Path, name: str, where: str) -> str:
+    """The path within the folder of a file that a manifest names: as it is there, with blanks
+    around it, or as `printable` writes it. ValueError for none."""
+    for one in (name, name.strip()):
+        if "\0" not in one and os.path.lexists(folder / one):
+            return str(PurePath(one))
+    if "\\x" in name:  # bytes that are no UTF-8
+        for path in folder.rglob("*"):
+            if printable(path, folder) == name:
+                return str(path.relative_to(folder))
+    raise ValueError(f"{where}: no file {name.strip()!r} in {folder}")
 
 
 def _check_number(column: str, text: str, where: str) -> None:
@@ -291,7 +307,7 @@ def _manifest_rows(path: Path) -> Sequence[tuple[int, dict[str, Any]]]:
     if path.suffix.lower() == ".csv":
         return read_table(path)
     text = read_text(path, what="table in UTF-8")
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     rows = [(n, parse_json(line, where=f"{path}, line {n}")) for n, line in lines]
     if odd := [n for n, row in rows if not isinstance(row, dict)]:
         raise ValueError(f"{path}, line {odd[0]}: expected one object a line")

@@ -154,14 +154,15 @@ def import_folder(
     perform_all(settings.plan, tasks, store, num_workers, None, on_file)
     found = _Found(store, {(t.recording.name, t.stage.name): t.key for t in tasks})
     whole = work / "whole"
-    shutil.rmtree(whole, ignore_errors=True)
-    whole.mkdir()
-    _assemble(sources, found, whole, settings, report)
-    (whole / REPORT_FILE).write_text(report.to_json())
-    if out.exists():
-        out.rmdir()
-    os.replace(whole, out)
-    shutil.rmtree(work, ignore_errors=True)
+    with store.locked():  # till all is done: another import of this name is refused
+        shutil.rmtree(whole, ignore_errors=True)
+        whole.mkdir()
+        _assemble(sources, found, whole, settings, report)
+        (whole / REPORT_FILE).write_text(report.to_json())
+        if out.exists():
+            out.rmdir()
+        os.replace(whole, out)
+        shutil.rmtree(work, ignore_errors=True)
     return report
 
 
