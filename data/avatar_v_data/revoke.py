@@ -144,9 +144,12 @@ def _know_more(who: Withdrawn, place: Place) -> Iterator[Trace]:
     """All names, clips and recordings that belong together: a name has clips, a clip has names in
     other selections, and a copy of a recording shows who is in that one."""
     said = [said_in(row) for _, rows in place.manifests for row in rows]
-    for _, table in place.tables:
-        columns = [c for c in ("clip", "file", "start", "stop", PERSON) if c in table.columns]
+    for path, table in place.tables:
+        columns = [c for c in ("file", "start", "stop", PERSON) if c in table.columns]
         said += map(said_in, table.select(columns).iter_rows(named=True))
+        if path.name == GRAPH_FILE and {"clip", PERSON} <= set(table.columns):
+            for person, clip in table.select(PERSON, "clip").iter_rows():
+                said.append((person or "", clip, clip.rpartition(":")[0]))
     copies = [copies_known(run.folder) for run in place.runs]
     num = 0
     while num < who.num_known:

@@ -113,10 +113,9 @@ class Withdrawn:
 
 def said_in(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """Person, clip and recording of a row of a table, "" for what it does not say."""
-    clip, file = str(row.get("clip") or ""), str(row.get("file") or "")
-    if file and row.get("start") is not None and row.get("stop") is not None:
-        clip = clip_name(row)
-    return str(row.get(PERSON) or ""), clip, file or clip.rpartition(":")[0]
+    file = str(row.get("file") or "")
+    is_part = file and row.get("start") is not None and row.get("stop") is not None
+    return str(row.get(PERSON) or ""), clip_name(row) if is_part else "", file
 
 
 def _is_same(one: Content, other: Content) -> bool:
