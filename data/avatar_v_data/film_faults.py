@@ -96,10 +96,9 @@ def plan_one(seed: int, number: int, num_films: int) -> DrawnRecording:
 
 
 def _read(path: Path, height: int) -> Film:
-    frames = read_video(path, max_frames=MOST_S * FRAME_RATE_HZ)
-    width = round(height * frames.shape[3] / frames.shape[2] / 2) * 2
+    frames = middle(read_video(path, max_frames=MOST_S * FRAME_RATE_HZ))  # as faults widen squares
     parts = [  # piece by piece: a film in fp32 is large
-        F.interpolate(part.float(), size=(height, width), mode="area").round().byte()
+        F.interpolate(part.float(), size=(height, height), mode="area").round().byte()
         for part in frames.split(FRAME_RATE_HZ)
     ]
     sound = read_audio(path)

@@ -268,7 +268,7 @@ def _print_left_out(run: "Curated", found: "CurationResults") -> None:
     from avatar_v.types import FRAME_RATE_HZ
 
     _print_failed(found.failed)
-    spans = {name: own for name, (own, why) in run.left_out.items() if not why}
+    spans = {name: own for name, (own, why, _) in run.left_out.items() if not why}
     parts = {name: sum(b - a for a, b in own) / FRAME_RATE_HZ for name, own in spans.items() if own}
     words = "s are shown by another recording, or stand still"
     _print_failed({name: f"{length:.1f} {words}" for name, length in parts.items()}, "in part")

@@ -44,6 +44,7 @@ Frames = UInt8[Tensor, "f 3 h w"]
 Sound = Float[Tensor, " s"]
 Motion = Float[Tensor, "f m"]
 TRUTH_FILE = "truth.jsonl"
+SETTINGS_FILE = "footage.json"
 SHAKE = 0.02  # of the height, how far the camera jumps (standard deviation)
 HELD_FRAMES = 3  # for which each picture of a choppy shot stands
 LIGHT = (0.6, 1.15)  # between which the light of a shot goes up or down
@@ -57,13 +58,19 @@ def write_footage(
     num_workers: int = 1,
     on_file: Callable[[int], None] = lambda num_done: None,
 ) -> list[DrawnRecording]:
-    """Draw all recordings to ``out``, whose finished files are kept; the truth comes last."""
+    """Draw all recordings to ``out``, whose finished files are kept; the truth comes last.
+    ValueError for a folder of other settings."""
     checks.at_once("--workers", num_workers)
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder")
     plans = plan_footage(settings)
+    file, text = out / SETTINGS_FILE, json.dumps(dataclasses.asdict(settings), sort_keys=True)
+    is_begun = any((out / plan.file).exists() for plan in plans)
+    if file.read_text() != text if file.is_file() else is_begun:
+        raise ValueError(f"{out} holds footage of other settings; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(file, text)
     todo = [plan for plan in plans if not (out / plan.file).exists()]
     todo.sort(key=_is_made)  # behind what they are made of
     done = itertools.count(len(plans) - len(todo) + 1)

@@ -15,16 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base.outside import parse_json, read_table, read_text
 from avatar_v.faces.dlib_face import SAME_PERSON
+from avatar_v.types import FRAME_RATE_HZ
+from avatar_v_data.curation.index import connected
 
 PersonRule = Literal["file", "folder", "face", "manifest"]
-FRAMES, BYTES = ("start", "stop", "sound_late"), "bytes"
-NUMBERS = (*FRAMES, BYTES)
+FRAMES, BYTES, RATE = ("start", "stop", "sound_late"), "bytes", "rate"
+NUMBERS = (*FRAMES, BYTES, RATE)
 COLUMNS = ("file", "person", "scene", "caption", "split", "licence", "consent", *NUMBERS)
 SPLITS = ("train", "validation")
 NOT_MEDIA = {".txt", ".json", ".jsonl", ".md", ".csv", ".npy"}
@@ -35,7 +38,8 @@ MAX_LATE = 250  # frames, 10 s
 
 @dataclass(frozen=True)
 class ImportPart:
-    """The frames ``start`` to ``stop`` of a file, at 25 a second: one person in one scene."""
+    """The frames ``start`` to ``stop`` of a file, at the rate of the import: one person in one
+    scene."""
 
     person: str  # "" where the face tells, once it has been read
     scene: str
@@ -64,7 +68,10 @@ class Source:
 
 
 def find_sources(
-    folder: Path, manifest: str | None, person: PersonRule | None
+    folder: Path,
+    manifest: str | None,
+    person: PersonRule | None,
+    frame_rate_hz: int = FRAME_RATE_HZ,
 ) -> tuple[list[Source], int]:
     """The files of ``folder`` in the order of their names, or the manifest's in its order, and how
     many files a manifest leaves out.
@@ -81,7 +88,7 @@ def find_sources(
         if not files:
             raise ValueError(f"{folder}: holds no media files")
         return [_source(folder, path, [{}], person or "file", "") for path in files], 0
-    files_of = read_manifest(manifest, folder)
+    files_of = read_manifest(manifest, folder, frame_rate_hz)
     rows = [(name, row) for name, parts in files_of.items() for row in parts]
     if person is None:
         person = "manifest" if all(row.get("person") for _, row in rows) else "file"
@@ -96,12 +103,14 @@ def find_sources(
     return sources, len({*files} - {folder / name for name in files_of})
 
 
-def read_manifest(manifest: str | Path, folder: Path) -> dict[str, list[dict[str, str]]]:
+def read_manifest(
+    manifest: str | Path, folder: Path, frame_rate_hz: int = FRAME_RATE_HZ
+) -> dict[str, list[dict[str, str]]]:
     """Its rows by file, those of one file in the order of their frames.
 
     ValueError, with the line, for unknown columns and splits, files that lie outside ``folder``
-    or are of another size than they had, parts of a file that overlap, and anything that is no
-    table."""
+    or are of another size than they had, parts of a file that overlap or are counted at another
+    rate, and anything that is no table."""
     found: dict[str, list[tuple[str, dict[str, str]]]] = {}
     for number, row in _manifest_rows(Path(manifest)):
         where = f"{manifest}, line {number}"
@@ -112,22 +121,30 @@ def read_manifest(manifest: str | Path, folder: Path) -> dict[str, list[dict[str
         if odd := [column for column, value in row.items() if not isinstance(value, str)]:
             raise ValueError(f"{where}: {odd[0]} is no text: {row[odd[0]]!r}")
         values = {column: value.strip() for column, value in row.items()}
-        name = values.get("file", "")
-        if not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        name = row.get("file", "")
+        if not name.strip() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
             raise ValueError(f"{where}: file {name!r}; expected a path within {folder}")
-        name = str(PurePath(name))
-        if "\0" in name or not os.path.lexists(folder / name):
-            raise ValueError(f"{where}: no file {name!r} in {folder}")
+        name = _found(folder, name, where)
         if values.get("split", "") not in ("", *SPLITS):
             raise ValueError(f"{where}: split {values['split']!r}; expected train or validation")
         for column in NUMBERS:
             _check_number(column, values.get(column, ""), where)
+        if int(values.get(RATE) or frame_rate_hz) != frame_rate_hz:
+            raise ValueError(
+                f"{where}: its frames are counted at {values[RATE]} a second, and the import makes "
+                f"{frame_rate_hz}: import with --rate {values[RATE]}"
+            )
         if values.get(BYTES):
             _check_size(folder / name, int(values[BYTES]), where)
         found.setdefault(name, []).append((where, values))
     if not found:
         raise ValueError(f"{manifest}: names no files")
     return {name: _in_order(name, rows) for name, rows in found.items()}
+
+
+def printable(path: Path, folder: Path) -> str:
+    """The path of a file within the folder, whatever bytes its name has."""
+    return os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace")
 
 
 def read_caption(path: Path) -> tuple[str, str]:
@@ -169,16 +186,31 @@ def cluster_faces(faces: Sequence[Float[Tensor, " d"]], limit: float = SAME_PERS
     return numbers
 
 
+def groups_of(shown: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The group of each person, by the name of its first. ``shown``: recordings, each with a person
+    in it. Persons who share a recording are in one group: they may be one whom two names have, and
+    what is learned of a room and a voice is learned of both."""
+    rows = sorted(set(shown), key=lambda row: row[1])
+    names = sorted({person for _, person in rows})
+    number = {person: n for n, person in enumerate(names)}
+    files = {file: n for n, file in enumerate({file for file, _ in rows}, len(names))}
+    left = np.array([number[person] for _, person in rows], np.int64)
+    right = np.array([files[file] for file, _ in rows], np.int64)
+    group, _ = connected(left, right, len(names) + len(files))
+    first: dict[int, str] = {}
+    return {name: first.setdefault(int(group[n]), name) for name, n in number.items()}
+
+
 def split_persons(
     persons: Iterable[str], share: float, seed: int, known: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Each person's split: ``share`` of them, at least one, drawn by ``seed``, are validation.
-    Those of ``known`` keep the split that they have there, and count."""
+    """Each one's split: ``share`` of them, at least one, drawn by ``seed``, are validation. Those
+    of ``known`` keep the split that they have there, and count. ``persons``: or their groups."""
     known, names = known or {}, sorted(set(persons))
     if len(names) < 2:
         raise ValueError(
-            f"--validation {share:g} keeps persons apart and needs two or more; got "
-            f"{len(names)}: leave it out, or name persons (--person, --manifest)"
+            f"--validation {share:g} keeps persons apart and needs two or more who share no "
+            f"recording; got {len(names)}: leave it out, or name persons (--person, --manifest)"
         )
     random.Random(seed).shuffle(names)
     num = min(max(1, round(share * len(names))), len(names) - 1)
@@ -192,8 +224,8 @@ def _source(
     folder: Path, path: Path, rows: Sequence[Mapping[str, str]], person: PersonRule, split: str
 ) -> Source:
     """``split``: of the rows that name none."""
-    name = os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace")
-    parent = path.parent.name if path.parent != folder else folder.resolve().name
+    name = printable(path, folder)
+    parent = os.path.dirname(name) or folder.resolve().name
     beside, note = "", ""
     if not all(row.get("caption") for row in rows):
         beside, note = read_caption(path.with_suffix(".txt"))
@@ -213,6 +245,19 @@ def _source(
         for row in rows
     ]
     return Source(str(path), name, tuple(parts), note)
+
+
+def _found(folder: Path, name: str, where: str) -> str:
+    """The path within the folder of a file that a manifest names: as it is there, with blanks
+    around it, or as `printable` writes it. ValueError for none."""
+    for one in (name, name.strip()):
+        if "\0" not in one and os.path.lexists(folder / one):
+            return str(PurePath(one))
+    if "\\x" in name:  # bytes that are no UTF-8
+        for path in folder.rglob("*"):
+            if printable(path, folder) == name:
+                return str(path.relative_to(folder))
+    raise ValueError(f"{where}: no file {name.strip()!r} in {folder}")
 
 
 def _check_number(column: str, text: str, where: str) -> None:
@@ -262,7 +307,7 @@ def _manifest_rows(path: Path) -> Sequence[tuple[int, dict[str, Any]]]:
     if path.suffix.lower() == ".csv":
         return read_table(path)
     text = read_text(path, what="table in UTF-8")
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     rows = [(n, parse_json(line, where=f"{path}, line {n}")) for n, line in lines]
     if odd := [n for n, row in rows if not isinstance(row, dict)]:
         raise ValueError(f"{path}, line {odd[0]}: expected one object a line")

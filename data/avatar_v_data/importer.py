@@ -36,6 +36,7 @@ from avatar_v_data.import_plan import (
     Source,
     cluster_faces,
     find_sources,
+    groups_of,
     split_persons,
 )
 
@@ -129,13 +130,14 @@ def import_folder(
     """
     folder, out = Path(folder), Path(out)
     checks.at_once("workers", num_workers)
-    sources, num_left_out = find_sources(folder, settings.manifest, settings.person)
+    sources, num_left_out = find_sources(
+        folder, settings.manifest, settings.person, settings.frame_rate_hz
+    )
     parts = [part for source in sources for part in source.parts]
-    persons = {part.person for part in parts}
     if settings.validation and any(part.split for part in parts):
         raise ValueError("--validation draws a split, and the manifest has one: leave one out")
     if settings.validation and settings.person != "face":
-        split_persons(persons, settings.validation, settings.seed)
+        _drawn(((s.name, part.person) for s in sources for part in s.parts), settings)
     if out.is_symlink() and not out.exists():
         raise ValueError(f"{out} is a link to nothing; choose a new or empty folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -152,14 +154,15 @@ def import_folder(
     perform_all(settings.plan, tasks, store, num_workers, None, on_file)
     found = _Found(store, {(t.recording.name, t.stage.name): t.key for t in tasks})
     whole = work / "whole"
-    shutil.rmtree(whole, ignore_errors=True)
-    whole.mkdir()
-    _assemble(sources, found, whole, settings, report)
-    (whole / REPORT_FILE).write_text(report.to_json())
-    if out.exists():
-        out.rmdir()
-    os.replace(whole, out)
-    shutil.rmtree(work, ignore_errors=True)
+    with store.locked():  # till all is done: another import of this name is refused
+        shutil.rmtree(whole, ignore_errors=True)
+        whole.mkdir()
+        _assemble(sources, found, whole, settings, report)
+        (whole / REPORT_FILE).write_text(report.to_json())
+        if out.exists():
+            out.rmdir()
+        os.replace(whole, out)
+        shutil.rmtree(work, ignore_errors=True)
     return report
 
 
@@ -236,12 +239,20 @@ def _assemble(
             consent = part.consent or settings.consent
             named.append(Named(sample, person, part.scene, part.caption, "", licence, consent))
     if settings.validation and named:
-        report.splits = split_persons(report.persons, settings.validation, settings.seed)
+        shown = ((file, person) for person, files in report.persons.items() for file in files)
+        report.splits = _drawn(shown, settings)
     elif any(split_of.values()):
         report.splits = split_of
     for split in sorted(set(report.splits.values())) or [""]:
         chosen = [one for one in named if report.splits.get(one.person, "") == split]
         write_shards(out / split, "import", chosen, settings.clips_per_shard)
+
+
+def _drawn(shown: Iterable[tuple[str, str]], settings: ImportSettings) -> dict[str, str]:
+    """The split of each person. ``shown``: files, and persons in them."""
+    groups = groups_of(shown)
+    splits = split_persons(groups.values(), settings.validation, settings.seed)
+    return {person: splits[group] for person, group in groups.items()}
 
 
 def _describe(source: Source, samples: Result, clips: Result, report: ImportReport) -> None:

@@ -35,7 +35,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from avatar_v.safety.consent import read_consent
-    from avatar_v_data.revoke import BEFORE, Place, Withdrawn, persons_in, remove, traces_of
+    from avatar_v_data.revoke import remove, traces_of
+    from avatar_v_data.revoke_left import BEFORE
+    from avatar_v_data.revoke_place import Place, persons_in
+    from avatar_v_data.revoke_who import Withdrawn
 
     who = Withdrawn.of(args.person, read_consent(Path(args.record)) if args.record else None)
     place = Place.below(args.folders)
@@ -52,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if args.apply and removable:
         with progress_bar() as progress:
             task = progress.add_task("revoke", total=len(removable))
-            remove(removable, lambda num: progress.update(task, completed=num))
+            folder = Path(args.folders[0]).resolve()
+            remove(who, removable, folder, lambda num: progress.update(task, completed=num))
         again = traces_of(who, Place.below(args.folders))
         if still := [trace for trace in again if trace.remove is not None]:
             raise ValueError(f"{still[0].path} came back while it was removed: try again")

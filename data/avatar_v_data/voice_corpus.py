@@ -110,6 +110,11 @@ def is_drawn(number: int) -> bool:
     return number % 2 == 0
 
 
+def language_of(number: int, languages: Sequence[str]) -> str:
+    """Drawn, so that each language has numbers of all kinds: those tell how a voice is made."""
+    return languages[int(stream("language", number).integers(len(languages)))]
+
+
 def make_corpus(
     out: Path,
     split: str,
@@ -178,7 +183,7 @@ def _write_part(
         rows = [
             row
             for number in numbers
-            for row in recordings(number, num, texts, languages[number % len(languages)], emotions)
+            for row in recordings(number, num, texts, language_of(number, languages), emotions)
         ]
         with whole_file(path) as partial:
             write_recordings(partial, rows)

@@ -2,11 +2,13 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 import signal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -19,7 +21,7 @@ from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data import importer
 from avatar_v_data.curation import samples
 from avatar_v_data.curation.store import CurationStore
-from avatar_v_data.import_plan import cluster_faces
+from avatar_v_data.import_plan import cluster_faces, find_sources
 from forked import run_script
 from hostile_media import CASES
 from shard_command import run
@@ -282,6 +284,46 @@ def test_validation_persons_are_drawn_by_seed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keeps persons apart and needs two or more"):
         run("import", str(folder / "p0"), "--out", str(tmp_path / "not"), *one, *SMALL)
     assert not list(tmp_path.glob("*not*"))
+
+
+def test_folders_of_one_name_are_other_persons(tmp_path: Path) -> None:
+    for name in ("ada/first/a.mp4", "bo/first/a.mp4", "c.mp4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    persons = [source.parts[0].person for source in find_sources(tmp_path, None, "folder")[0]]
+    assert persons == ["ada/first", "bo/first", tmp_path.name]
+
+
+def test_a_manifest_names_files_as_a_selection_does(tmp_path: Path) -> None:
+    """With blanks before them, or bytes that are no UTF-8; a caption may hold any character."""
+    (tmp_path / "in").mkdir()
+    for name in (b" lead.mp4", b"caf\xe9.mp4"):
+        Path(os.fsdecode(os.fsencode(tmp_path / "in") + b"/" + name)).touch()
+    files = [source.name for source in find_sources(tmp_path / "in", None, "file")[0]]
+    rows = [json.dumps({"file": name, "caption": "a\u2028b"}, ensure_ascii=False) for name in files]
+    (tmp_path / "m.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    again, _ = find_sources(tmp_path / "in", str(tmp_path / "m.jsonl"), "file")
+    assert sorted(source.name for source in again) == files
+    assert all(Path(source.path).exists() for source in again)
+    (tmp_path / "m.csv").write_text("file,caption\n lead.mp4,a\u2028b\n", encoding="utf-8")
+    assert len(find_sources(tmp_path / "in", str(tmp_path / "m.csv"), "file")[0]) == 1
+
+
+def test_a_second_import_to_one_folder_is_refused_till_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = folder_of(tmp_path / "in", "a.mp4"), tmp_path / "out"
+    true = importer.write_shards
+
+    def beside(*args: Any) -> None:
+        monkeypatch.setattr(importer, "write_shards", true)
+        with pytest.raises(ValueError, match="another process works on this run"):
+            run("import", str(folder), "--out", str(out), *SMALL)
+        true(*args)
+
+    monkeypatch.setattr(importer, "write_shards", beside)
+    assert run("import", str(folder), "--out", str(out), *SMALL) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
 def test_no_hostile_file_ends_an_import(tmp_path: Path) -> None:

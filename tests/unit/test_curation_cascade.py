@@ -106,7 +106,7 @@ def test_copies_are_known_by_how_they_change_and_another_take_is_none() -> None:
     }
     out = left_out(found, 0.92, 3.0)
     copied = "prints: shows what a.mp4 shows"
-    assert {name: why for name, (_, why) in out.items()} == {
+    assert {name: why for name, (_, why, _) in out.items()} == {
         "again.mp4": copied, "cropped.mp4": copied, "mirrored.mp4": copied, "slow.mp4": copied,
         "part.mp4": "", "still.mp4": "prints: stands still", "with a pause.mp4": "",
     }  # fmt: skip
@@ -118,6 +118,14 @@ def test_copies_are_known_by_how_they_change_and_another_take_is_none() -> None:
     larger = left_out(found | {"again.mp4": found["again.mp4"] | {"height": 1080}}, 0.92, 3.0)
     assert set(out) - set(larger) == {"again.mp4"}
     assert larger["slow.mp4"][1] == "prints: shows what again.mp4 shows"
+    takes = [*take(1, 1, 60)], [*take(2, 2, 60)]
+    chain = {
+        "a.mp4": printed(takes[0], 1080),
+        "b.mp4": printed([*takes[0], *takes[1][:30]]),
+        "c.mp4": printed(takes[1], 480),
+    }
+    out = left_out(chain, 0.92, 7.0)  # of b nothing stays, so c is the only one of its take
+    assert {name: own.originals for name, own in out.items()} == {"b.mp4": ["a.mp4"]}
 
 
 def test_what_is_left_out_is_no_task_and_what_of_it_stays_makes_faces_anew() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 import torch
 
@@ -19,9 +20,10 @@ from avatar_v_data.curation.plan import CurationPlan, Limit
 from avatar_v_data.curation.reconcile import desired
 from avatar_v_data.curation.run import choose, perform_all
 from avatar_v_data.curation.samples import SampleStage
-from avatar_v_data.curation.select import split_tiers
+from avatar_v_data.curation.select import split_tiers, write_clips
 from avatar_v_data.curation.stages import FootageRecording, Reader, Seen, Stage
-from avatar_v_data.import_plan import read_manifest
+from avatar_v_data.curation.table import CurationResults
+from avatar_v_data.import_plan import groups_of, read_manifest
 from clip_files import clip_file
 
 LENGTH = 5
@@ -107,6 +109,8 @@ def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     manifest, copy = tmp_path / "out" / "t2v.jsonl", tmp_path / "a b.mkv"
     shutil.copyfile(curated.tasks[0].recording.path, copy)
     assert len(read_manifest(manifest, tmp_path)["a b.mkv"]) == 3
+    with pytest.raises(ValueError, match="at 25 a second, and the import makes 30: import with"):
+        read_manifest(manifest, tmp_path, 30)
     with copy.open("ab") as file:
         file.write(b"1")
     with pytest.raises(ValueError, match=r"t2v\.jsonl, line 1: .*a b\.mkv has .* another file"):
@@ -130,9 +134,12 @@ def test_shards_and_manifest_move_the_same_sound_and_what_is_dropped_is_told(
     assert (without.sure("a2v"), without.sure("t2v")) == (3.0, None)
 
 
-def test_validation_is_of_whole_persons(curated: Curated, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs two or more; got 1"):
-        choose(curated, tmp_path / "out", validation=0.5)
+def test_validation_is_of_whole_persons(
+    curated: Curated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="needs two or more who share no recording; got 1"):
+        choose(curated, tmp_path / "out", ["t2v"], validation=0.5)  # of two in one recording
+    monkeypatch.setattr(run, "groups_of", lambda shown: {one: one for _, one in shown})
     choose(curated, tmp_path / "out", ["t2v"], validation=0.5)
     rows = [json.loads(line) for line in (tmp_path / "out" / "t2v.jsonl").open()]
     split_of = {row["person"]: row["split"] for row in rows}
@@ -141,13 +148,27 @@ def test_validation_is_of_whole_persons(curated: Curated, tmp_path: Path) -> Non
         assert split_of[sample.person] == split
     letters = "abcdefghijklmnopqrst"
     tiers = {"t2v": letters, "a2v": letters[:10], "sft": letters[:4], "none": ""}
-    splits = split_tiers(tiers, 0.25, seed=3)
+    alone = {letter: letter for letter in letters}
+    splits = split_tiers(tiers, 0.25, 3, alone)
     count = {tier: sum(splits[p] == "validation" for p in own) for tier, own in tiers.items()}
     assert count == {"t2v": 5, "a2v": 2, "sft": 1, "none": 0}
     both = {"t2v": "ab", "a2v": "cd"}
-    trained = [person for person, split in split_tiers(both, 0.5, 0).items() if split == "train"]
+    trained = [
+        person for person, split in split_tiers(both, 0.5, 0, alone).items() if split == "train"
+    ]
     with pytest.raises(ValueError, match="all 2 persons of tier sft are drawn for train"):
-        split_tiers(both | {"sft": trained}, 0.5, 0)
+        split_tiers(both | {"sft": trained}, 0.5, 0, alone)
+    shown = [("1.mp4", "a"), ("1.mp4", "b"), ("2.mp4", "b"), ("2.mp4", "c"), ("3.mp4", "d")]
+    assert groups_of(shown) == {"a": "a", "b": "a", "c": "a", "d": "d"}
+    splits = split_tiers({"t2v": "abd"}, 0.5, 0, groups_of(shown))
+    assert splits["a"] == splits["b"] == splits["c"] != splits["d"], "c without a sample, too"
+
+
+def test_a_column_may_be_empty_in_many_clips(tmp_path: Path) -> None:
+    clips = [{"file": "a", "start": n, "stop": n + 1, "lag": None} for n in range(150)]
+    found = CurationResults([*clips, {**clips[0], "lag": 0.5}])
+    write_clips(tmp_path / "clips.parquet", found, [])
+    assert polars.read_parquet(tmp_path / "clips.parquet")["lag"].to_list()[-1] == 0.5
 
 
 def test_without_sync_one_warning_says_that_late_sound_stays(

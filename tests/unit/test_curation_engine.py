@@ -18,7 +18,7 @@ from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, Resources
 from avatar_v_data.curation.probe import ProbeStage
 from avatar_v_data.curation.reconcile import CurationTask, desired, missing
-from avatar_v_data.curation.run import perform_all
+from avatar_v_data.curation.run import curate, perform_all
 from avatar_v_data.curation.shots import ShotStage
 from avatar_v_data.curation.stages import FAILED, FootageRecording, Result
 from avatar_v_data.curation.store import CurationStore, Row, unkept
@@ -280,3 +280,13 @@ def test_a_recording_that_ends_before_its_header_says_is_named(tmp_path: Path) -
     found = collect([CurationTask(stage, file, stage.name, {}) for stage in stages], store)
     assert found.ends_early == {"x": "holds 4.0 s of the 8.0 s in its header"}
     assert not found.failed
+
+
+def test_a_call_that_is_refused_changes_nothing_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films" / "a.mp4").write_bytes(b"film")
+    store = CurationStore(tmp_path / "run")
+    (store.folder / "run.json").write_text("its footage and its plan")
+    with store.locked(), pytest.raises(ValueError, match="another process works on this run"):
+        curate(tmp_path / "films", store.folder, "world")
+    assert (store.folder / "run.json").read_text() == "its footage and its plan"

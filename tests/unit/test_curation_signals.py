@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,11 @@ from avatar_v.world.splits import RANGES
 from avatar_v_data import cli
 from avatar_v_data.curation.expression import ExpressionStage, columns
 from avatar_v_data.curation.plan import Limit
+from avatar_v_data.curation.probe import ProbeStage
 from avatar_v_data.curation.stages import TICK, Clip, FootageRecording, Seen
 from avatar_v_data.curation.steadiness import SteadinessStage, repeats
 from avatar_v_data.film_faults import FAULTS, plant
-from avatar_v_data.footage_drawing import spoilt
+from avatar_v_data.footage_drawing import spoilt, write_footage
 from avatar_v_data.world_faults import (
     ALTERED,
     BROKEN,
@@ -80,6 +82,40 @@ def test_each_planted_fault_is_seen_or_heard() -> None:
         assert torch.equal(heard, sound) != is_heard, fault
     yaw = MOTION_NAMES.index("yaw")
     assert drawn["turned"][2][:, yaw].abs().min() > 0.6 > motion[:, yaw].abs().max()
+
+
+def test_the_height_of_a_turned_film_is_that_which_is_shown(tmp_path: Path) -> None:
+    """A telephone writes its pictures on their side, and a matrix that says so."""
+    film = tmp_path / "film.mp4"
+    with Writer(build_output(str(film))) as writer:
+        writer.write(torch.zeros(10, 3, 32, 64, dtype=torch.uint8), torch.zeros(6400))
+    data, one = film.read_bytes(), 0x10000
+    plain = struct.pack(">9i", one, 0, 0, 0, one, 0, 0, 0, 0x40000000)
+    turned = struct.pack(">9i", 0, one, 0, -one, 0, 0, 32 * one, 0, 0x40000000)
+    for matrix, height in ((plain, 32), (turned, 64)):
+        at = data.index(plain, data.index(b"tkhd"))
+        film.write_bytes(data[:at] + matrix + data[at + len(plain) :])
+        reader = ProbeStage().begin(Seen(FootageRecording.of(film, "film.mp4")))
+        assert reader.columns["height"] == height
+
+
+def test_a_folder_holds_footage_of_one_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr(
+        "avatar_v_data.footage_drawing._write_one",
+        lambda settings, plan, out: drawn.append((out / plan.file).write_text("drawn")),
+    )
+    for _ in range(2):
+        write_footage(FootageSettings(2, seconds=9.0), tmp_path)
+    truth = (tmp_path / "truth.jsonl").read_text()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="footage of other settings; choose another folder"):
+            write_footage(FootageSettings(2, seconds=9.0, seed=5), tmp_path)
+        (tmp_path / "footage.json").unlink(missing_ok=True)  # of before there was one
+    assert (tmp_path / "truth.jsonl").read_text() == truth
+    assert len(drawn) == 2
 
 
 def test_a_planted_recording_holds_each_fault_once_and_has_its_copies() -> None:
@@ -220,7 +256,7 @@ def test_faults_are_planted_in_films(tmp_path: Path) -> None:
         own = RANGES["validation"][number]
         clip = make_clip(own, own, own, num_frames=120, size=size)
         assert clip.video is not None
-        video = clip.video if number else torch.cat([clip.video] * 2, 3)  # a wide one
+        video = clip.video if number else torch.cat([clip.video] * 2, 3)[..., :114]  # 16:9
         with Writer(build_output(str(films / f"{number}.mp4"))) as writer:
             writer.write(video, clip.audio)
     words = ["plant", str(films), "--recordings", "2", "--height", "64", "--out"]

@@ -16,13 +16,14 @@ from avatar_v.objectives.refiner import Refinement, Refiner
 from avatar_v.objectives.refiner_adversarial import AdversarialRefiner
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import collate, read_clip, read_folder
+from avatar_v.shards.writer import write_index, write_shard
 from avatar_v.training.adversarial import Adversarial
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.types import Batch
 from avatar_v.weights.random import make_batch
 from random_models import randomise
-from tiny_run import make_shards
+from tiny_run import make_clip, make_shards
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, suffix_share=0.5)
@@ -131,6 +132,21 @@ def test_low_latents_of_shards_are_those_of_the_video(tmp_path: Path) -> None:
     torch.testing.assert_close(found.low, expected, atol=1e-2, rtol=1e-3)
     assert found.latents is not None
     assert (found.low - found.latents).abs().max() > 0.01
+
+
+def test_latents_of_other_clips_are_not_kept(tmp_path: Path) -> None:
+    VideoVAE.tiny().save_pretrained(tmp_path / "vae")
+    words = tmp_path / "shards", tmp_path / "latents", tmp_path / "vae"
+    write_shard(words[0] / "a.tar", [make_clip(0)])
+    assert encode_folder(*words) == encode_folder(*words)
+    write_shard(words[0] / "a.tar", [dataclasses.replace(make_clip(1), key=make_clip(0).key)])
+    with pytest.raises(ValueError, match=r"a\.tar was not made of the clips of"):
+        encode_folder(*words)
+    for file in words[0].iterdir():
+        file.rename(file.with_name(file.name.replace("a.", "b.")))
+    write_index(words[0] / "b.tar")
+    with pytest.raises(ValueError, match=r"a\.tar was made of other shards: choose"):
+        encode_folder(*words)
 
 
 def test_enlarging_undoes_reducing_of_what_is_flat() -> None:

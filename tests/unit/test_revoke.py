@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars
@@ -13,7 +14,10 @@ from avatar_v.safety.consent import FILMED, SUFFIX, VERSION, Consent, save_conse
 from avatar_v.shards.folder import read_indexes
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
-from avatar_v_data import cli
+from avatar_v_data import cli, revoke
+from avatar_v_data.curation.person import PersonStage
+from avatar_v_data.curation.reconcile import CurationTask
+from avatar_v_data.curation.stages import FootageRecording
 from avatar_v_data.curation.store import CurationStore, Row
 from tiny_run import make_clip, make_pair
 
@@ -51,6 +55,8 @@ def place(tmp_path: Path) -> Path:
             Row("person", f"p{key}", name, {"clips": [{"face": list(face * 0.999)}]}),
         ])  # fmt: skip
         (store.files / f"p{key}.tar").write_bytes(b"samples")
+    (store.files / "of no row.tar").write_bytes(b"samples")  # its worker was killed
+    (store.folder / "results" / "person" / "part.damaged").write_bytes(b"faces")
     rows = [
         {"file": "film/one.mp4", "start": 0, "stop": 100, "person": "person-00007"},
         {"file": "film/two.mp4", "start": 0, "stop": 100, "person": "person-00008"},
@@ -127,6 +133,7 @@ def test_what_can_be_removed_is_gone_and_the_others_stay(
     store = CurationStore(place / "curated")
     assert store.recordings() == {"film/two.mp4"}
     assert len(list(store.files.iterdir())) == 1
+    assert not list((place / "curated").rglob("*.damaged"))
     kept = polars.read_parquet(place / "curated" / "selected" / "clips.parquet")
     assert kept["person"].to_list() == ["person-00008"]
     assert (place / "own.csv").read_text().splitlines() == ["file,person", f"g6.mp4,{GRACE}"]
@@ -172,3 +179,78 @@ def test_recordings_are_named_where_their_run_found_them(
     words = ["revoke", str(place / "curated"), "--person", "person-00007"]
     assert cli.main(words) == 1
     assert f"{place}/film/one.mp4: a recording: an import" in capsys.readouterr().out
+
+
+def test_a_face_is_named_by_results_that_belong_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run keeps what older plans gave, whose clips have other numbers, and drawn faces may lie
+    beside filmed ones."""
+    store, film = CurationStore(tmp_path / "run"), "film.mp4"
+    ada, grace = ({"face": face.tolist()} for face in (FACE, OTHER))
+    store.commit([
+        Row("clips", "c-old", film, {"clips": [{"start": 500, "stop": 700}]}),
+        Row("person", "p-old", film, {"clips": [ada]}),
+        Row("clips", "c", film, {"clips": [{"start": 0}, {"start": 500}]}),
+        Row("person", "p", film, {"clips": [grace, ada]}),
+        Row("person", "p-drawn", "drawn.mp4", {"clips": [{"face": [1.0] + 63 * [0.0]}]}),
+    ])  # fmt: skip
+    task = CurationTask(PersonStage(), FootageRecording(film, film, ""), "p", {"clips": "c"})
+    monkeypatch.setattr(revoke, "opened", lambda folder: SimpleNamespace(tasks=[task]))
+    rows = [(film, 0, 100, "person-grace"), (film, 500, 700, "person-ada"),
+            ("own.mp4", 0, 100, "person-grace")]  # fmt: skip
+    table = polars.DataFrame(rows, schema=["file", "start", "stop", "person"], orient="row")
+    table.write_parquet(tmp_path / "clips.parquet")
+    consent = Consent(VERSION, ADA, "2026-11-01", "2127-01-01", "", "", None, "", FILMED, "",
+                      tuple(FACE))  # fmt: skip
+    save_consent(tmp_path / f"ada{SUFFIX}", consent)
+    words = ["revoke", str(tmp_path), "--record", str(tmp_path / f"ada{SUFFIX}"), "--apply"]
+    assert cli.main(words) == 0
+    persons = polars.read_parquet(tmp_path / "clips.parquet")["person"].to_list()
+    assert persons == ["person-grace"] * 2
+    assert CurationStore(tmp_path / "run").recordings() == {"drawn.mp4"}
+
+
+def test_names_clips_and_recordings_that_belong_together_are_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another selection has another name for the person, a file's name is somebody else's in
+    another folder, and a copy of the recording is one no more when that is gone."""
+    theirs, others = "film.mp4:0-100", "other.mp4:0-100"
+    for folder, name in (("one", "person-b"), ("two", "person-a"), ("files", "film.mp4")):
+        own = [clip(0, name, "film.mp4"), clip(1, GRACE, "other.mp4")]
+        write_shard(tmp_path / folder / "a.tar", own[: 1 if folder == "files" else 2])
+    write_shard(tmp_path / "elsewhere" / "a.tar", [clip(2, "film.mp4", "film.mp4")])
+    persons = {"clip": [theirs, others], "person": ["person-a", GRACE]}
+    store = CurationStore(tmp_path / "run")
+    polars.DataFrame(persons).write_parquet(store.folder / "graph.parquet")
+    for name in ("film.mp4", "copy.mp4", "part.mp4", "other.mp4"):
+        store.commit([Row("probe", name, name, {})])
+    copies = {"copy.mp4": [[[0, 9]], "prints: shows", ["film.mp4"]], "part.mp4": [[[0, 9]], "", []]}
+    (store.folder / "left_out.json").write_text(json.dumps({"left_out": copies}))
+    assert cli.main(["revoke", str(tmp_path), "--person", "person-b", "--apply"]) == 1
+    left = [(Path(i.shard).parent.name, c.person) for i in read_indexes(tmp_path) for c in i.clips]
+    assert left == [("elsewhere", "film.mp4"), ("one", GRACE), ("two", GRACE)]
+    assert CurationStore(store.folder).recordings() == {"part.mp4", "other.mp4"}
+    assert "clips of the person under the name film.mp4" in capsys.readouterr().out
+
+
+def test_a_removal_that_was_stopped_is_made_again(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = bytes_of(place)
+    words = ["revoke", str(place), "--record", str(place / f"ada{SUFFIX}"), "--apply"]
+    with CurationStore(place / "curated").locked():
+        assert cli.main(words) == 2
+    assert "a process works on this run" in capsys.readouterr().err
+    assert {**bytes_of(place), "curated/lock": b""} == {**before, "curated/lock": b""}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(revoke, "write_shard", lambda *_: Path("/dev/full").write_bytes(b"x"))
+        assert cli.main(words) == 2  # the vectors of the face are gone by then
+    capsys.readouterr()
+    assert cli.main(words) == 1
+    assert "runs/first: weights that were trained" in capsys.readouterr().out
+    found = {name for name, data in bytes_of(place).items() if ADA.encode() in data}
+    assert found == {"notes.md", "talk.json"}
+    persons = {c.person for index in read_indexes(place / "shards") for c in index.clips}
+    assert persons == {GRACE}

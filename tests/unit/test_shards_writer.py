@@ -80,6 +80,31 @@ def test_a_shard_has_an_index_only_when_it_is_whole(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_shard_that_replaces_another_is_never_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where the disk is full behind the tar, nor where the process is killed between the two
+    files: the new index is found under its temporary name."""
+    before, file = write_shard(tmp_path / "a.tar", map(make_sample, range(2))), tmp_path / "a.tar"
+
+    def full(*_: object) -> str:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("avatar_v.shards.writer._index_text", full)
+        with pytest.raises(OSError, match="full"):
+            write_shard(file, [make_sample(0)])
+    assert read_index(index_path(file)) == before
+    assert len(list(tmp_path.iterdir())) == 2
+    old = index_path(file).read_bytes()
+    after = write_shard(file, [make_sample(0)])
+    index_path(file).rename(tmp_path / ".a.index.json.7.tmp")
+    index_path(file).write_bytes(old)
+    assert read_index(index_path(file)) == after
+    (tmp_path / ".a.index.json.7.tmp").unlink()
+    assert read_index(index_path(file)) == after
+
+
 def test_two_clips_of_one_key_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two clips have the key clip000"):
         write_shard(tmp_path / "a.tar", [make_sample(0), make_sample(0)])

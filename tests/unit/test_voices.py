@@ -55,7 +55,15 @@ from avatar_v.voices.tokens import (
     rate_of,
 )
 from avatar_v.world.lexicon import sentence_split
-from avatar_v_data.voice_corpus import drawn, make_corpus, prose, recordings
+from avatar_v_data.voice_corpus import (
+    FLITE,
+    drawn,
+    is_drawn,
+    language_of,
+    make_corpus,
+    prose,
+    recordings,
+)
 from avatar_v_eval.human.study_file import load_study
 from avatar_v_eval.studies import voices
 
@@ -283,6 +291,14 @@ def test_a_script_says_in_which_language_and_how() -> None:
     unread.rate_hz = SAMPLE_RATE_HZ
     with pytest.raises(ValueError, match="English words, and not '5'"):
         manners_of(unread, "Good day. [sad] It is 5.")
+
+
+def test_each_language_has_numbers_of_all_kinds() -> None:
+    languages = ("en", "de")
+    of_english = [n for n in range(400) if language_of(n, languages) == "en"]
+    assert {is_drawn(n) for n in of_english} == {True, False}
+    assert {n // 2 % len(FLITE) for n in of_english if not is_drawn(n)} == set(range(len(FLITE)))
+    assert 150 < len(of_english) < 250
 
 
 @pytest.mark.skipif(not espeak.is_available(), reason=espeak.HOW_TO_INSTALL)

@@ -15,7 +15,7 @@ from avatar_v.base.words import listed
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.clips import ClipStage
 from avatar_v_data.curation.plan import CurationPlan, read_plan
-from avatar_v_data.curation.prints import LeftOut, PrintStage, left_out
+from avatar_v_data.curation.prints import LeftOut, NotSeen, PrintStage, left_out
 from avatar_v_data.curation.reconcile import CurationTask, desired
 from avatar_v_data.curation.stages import FAILED, FootageRecording, Result
 from avatar_v_data.curation.store import WITHDRAWN_FILE, CurationStore, withdrawn
@@ -27,7 +27,7 @@ COMPARED_FILE = "left_out.json"
 """What prints say of recordings beside each other."""
 MOST_LEFT_OUT = 0.1
 """Share of a clip's frames that another recording shows, or that stand still."""
-COMPARED_VERSION = 1
+COMPARED_VERSION = 2
 """Of `left_out`: another one compares anew."""
 NO_FOOTAGE = (
     ".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic", ".avif", ".bmp", ".tif", ".tiff",
@@ -60,11 +60,11 @@ class Curated:
         found = collect(self.tasks, self.store, stages)
         found.clips = [clip for clip in found.clips if not self._is_left_out(clip)]
         if not self.plan.first:
-            found.failed |= {name: why for name, (_, why) in self.left_out.items() if why}
+            found.failed |= {name: why for name, (_, why, _) in self.left_out.items() if why}
         return found
 
     def _is_left_out(self, clip: Mapping[str, Any]) -> bool:
-        spans, why = self.left_out.get(clip["file"], ((), ""))
+        spans, why, _ = self.left_out.get(clip["file"], NotSeen([]))
         start, stop = clip["start"], clip["stop"]
         inside = sum(max(0, min(stop, b) - max(start, a)) for a, b in spans)
         return bool(why) or inside > MOST_LEFT_OUT * (stop - start)
@@ -131,7 +131,7 @@ def planned(folder: Path, footage: Path, plan: str) -> Curated:
     if not known.first:
         return run
     for number, one in enumerate(recordings):
-        spans, why = out.get(one.name, ((), ""))
+        spans, why, _ = out.get(one.name, NotSeen([]))
         recordings[number] = replace(one, left_out=tuple((a, b) for a, b in spans), why=why)
     return replace(run, tasks=tuple(desired(known, recordings)))
 
@@ -150,10 +150,19 @@ def _compared(
     with contextlib.suppress(ValueError, OSError):
         known = read_json(file)
         if known.get("of") == digest:
-            return {name: (spans, why) for name, (spans, why) in known["left_out"].items()}
+            return {name: NotSeen(*own) for name, own in known["left_out"].items()}
     found = left_out(prints, *limits)
     write_text_atomically(file, json.dumps({"of": digest, "left_out": found}))
     return found
+
+
+def copies_known(folder: Path) -> dict[str, list[str]]:
+    """Of each recording that shows what others show, which these are, as far as a run has compared
+    them."""
+    with contextlib.suppress(ValueError, OSError, TypeError, AttributeError):
+        known = read_json(folder / COMPARED_FILE)["left_out"].items()
+        return {name: list(NotSeen(*own).originals) for name, own in known}
+    return {}
 
 
 def found_again(plan: str) -> str:

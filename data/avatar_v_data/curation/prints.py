@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import cv2
 import numpy as np
@@ -66,10 +66,18 @@ MOST_MOVES = 20_000
 """Pieces whose changes are kept between pairs: some 250 MB."""
 Picture = Float[np.ndarray, "h w"]
 Cells = Int16[np.ndarray, "t c c"]
-LeftOut = Mapping[str, tuple[list[list[int]], str]]
-"""What `left_out` gives."""
+LeftOut = Mapping[str, "NotSeen"]
+"""What `left_out` gives, by recording."""
 Row = tuple[str, int, int, list[str]]
 """A piece of a recording: its first tick, its last + 1, its hashes."""
+
+
+class NotSeen(NamedTuple):
+    """Of a recording."""
+
+    spans: list[list[int]]  # of frames that no stage behind is given
+    why: str = ""  # where it has nothing else
+    originals: Sequence[str] = ()  # recordings that show the same there
 
 
 @dataclass(frozen=True)
@@ -160,17 +168,15 @@ def hashes(picture: Picture) -> list[str]:
     return found
 
 
-def left_out(
-    found: Mapping[str, Result], same: float, min_s: float
-) -> dict[str, tuple[list[list[int]], str]]:
-    """Recording → spans of frames that no stage behind is given, and why where it has nothing else.
+def left_out(found: Mapping[str, Result], same: float, min_s: float) -> dict[str, NotSeen]:
+    """What no stage behind is given. What a recording that is left out whole shows, too, stays in
+    another.
 
     ``found``: the results of all recordings. ``same``: the least correlation of the changes of two
     pieces that are one. ``min_s``: the shortest clip; what lies between two spans and is shorter
     is left out, too.
     """
     names = sorted(found, key=lambda name: (-found[name]["height"], name))
-    spans = {name: list(found[name]["stills"]) for name in names}
     cells = {
         name: np.frombuffer(base64.b64decode(found[name]["cells"]), "<i2").reshape(-1, CELLS, CELLS)
         for name in names
@@ -182,20 +188,23 @@ def left_out(
         if stop - start >= LEAST_S * TICKS_PER_S + 6
     )
     rows = [row for row in pieces if _can_be_told(cells, row)]
-    originals: dict[str, str] = {}
+    repeats: dict[str, list[tuple[str, list[int]]]] = {name: [] for name in names}
     for left, right, (start, stop) in _repeats(rows, cells, same):
-        name = rows[right][0]
-        spans[name].append([start * TICK, stop * TICK])
-        originals.setdefault(name, rows[left][0])
-    out = {}
-    for name in filter(spans.__getitem__, names):
-        own, why = _joined(spans[name], min_s * FRAME_RATE_HZ), ""
-        edges = [0, *(edge for span in own for edge in span), len(cells[name]) * TICK]
+        repeats[rows[right][0]].append((rows[left][0], [start * TICK, stop * TICK]))
+    out: dict[str, NotSeen] = {}
+    for name in names:  # of two the one that stays comes first
+        own = [
+            (other, span) for other, span in repeats[name] if other not in out or not out[other].why
+        ]
+        spans = _joined([*found[name]["stills"], *(span for _, span in own)], min_s * FRAME_RATE_HZ)
+        if not spans:
+            continue
+        edges = [0, *(edge for span in spans for edge in span), len(cells[name]) * TICK]
         gaps = [stop - start for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+        why = ""
         if max(gaps) < min_s * FRAME_RATE_HZ:
-            shown = f"shows what {originals[name]} shows" if name in originals else "stands still"
-            why = f"prints: {shown}"
-        out[name] = own, why
+            why = f"prints: shows what {own[0][0]} shows" if own else "prints: stands still"
+        out[name] = NotSeen(spans, why, sorted({other for other, _ in own} - {name}))
     return out
 
 

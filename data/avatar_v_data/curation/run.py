@@ -4,7 +4,7 @@ import json
 import shlex
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -37,6 +37,7 @@ from avatar_v_data.curation.store import CurationStore
 from avatar_v_data.curation.sync import SyncStage, sound_late
 from avatar_v_data.curation.table import CurationResults
 from avatar_v_data.curation.words import said_between
+from avatar_v_data.import_plan import groups_of
 
 REPORT_FILE = "report.json"
 
@@ -70,7 +71,8 @@ def curate(
     tasks = run.of_stages(stages)
     out.mkdir(parents=True, exist_ok=True)
     words = {"footage": str(footage.resolve()), "plan": found_again(plan)}
-    write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))
+    with run.store.locked() if (out / RUN_FILE).is_file() else nullcontext():  # another's stays
+        write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))
     if first := [task for task in tasks if task.stage.name in run.plan.first]:
         perform_all(run.plan, first, run.store, num_workers, ray, on_progress, retry=retry)
         run = planned(out, footage, plan)
@@ -136,7 +138,8 @@ def choose(
 
     ``drop`` is a file of ranges with faults (`select.read_drops`). ``validation``: the share of the
     persons, drawn by ``seed``, whose shards go to `TIER/validation` and the others' to
-    `TIER/train`; a person is in the same split in all tiers. ValueError where recordings are
+    `TIER/train`; a person is in the same split in all tiers, and so are all who share a recording.
+    ValueError where recordings are
     not finished, for tiers that the plan has not, and where ``out`` holds a selection.
     """
     known, out = run.plan.limits, Path(out)
@@ -172,7 +175,8 @@ def choose(
         s.tier: [one.person for one in own] if run.plan.samples else [c["person"] for c in s.clips]
         for s, own in zip(selections, named, strict=True)
     }
-    splits = split_tiers(persons, validation, seed) if validation else {}
+    groups = groups_of((clip["file"], clip["person"]) for s in selections for clip in s.clips)
+    splits = split_tiers(persons, validation, seed, groups) if validation else {}
     for number, selection in enumerate(selections):
         shares = shares_of(persons[selection.tier], splits)
         selections[number] = replace(selection, shares=shares)
@@ -229,7 +233,7 @@ def _write_pages(
         "failed": found.failed,
         "ends_early": found.ends_early,
         "shots": found.shots,
-        "left_out": {name: spans for name, (spans, _) in run.left_out.items()},
+        "left_out": {name: own.spans for name, own in run.left_out.items()},
         "tiers": {s.tier: [asdict(step) for step in s.steps] for s in selections},
         "dropped": {s.tier: s.dropped for s in selections},
         "splits": splits,

@@ -15,12 +15,13 @@ from typing import Any
 
 from avatar_v.base.outside import read_table
 from avatar_v.shards.writer import write_text_atomically
+from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.balance import balanced, largest_share
 from avatar_v_data.curation.plan import Balance, Limit
 from avatar_v_data.curation.stages import seconds
 from avatar_v_data.curation.sync import sound_late
 from avatar_v_data.curation.table import CurationResults, clip_name, shows_background
-from avatar_v_data.import_plan import BYTES, SPLITS, split_persons
+from avatar_v_data.import_plan import BYTES, RATE, SPLITS, split_persons
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
@@ -126,12 +127,16 @@ def select(
     return Selection(tier, tuple(left), tuple(steps), lost)
 
 
-def split_tiers(persons: Mapping[str, Collection[str]], share: float, seed: int) -> dict[str, str]:
-    """Each person's split, the same in all tiers: ``share`` of a tier's persons are validation. The
-    tier with the fewest persons is drawn first. ValueError for a tier that has one split alone."""
-    splits: dict[str, str] = {}
-    for own in sorted((set(own) for own in persons.values() if own), key=len):
-        splits |= split_persons(own, share, seed, splits)
+def split_tiers(
+    persons: Mapping[str, Collection[str]], share: float, seed: int, groups: Mapping[str, str]
+) -> dict[str, str]:
+    """Each person's split, the same in all tiers and for all of a group (`groups_of`): ``share`` of
+    a tier's groups are validation. The tier with the fewest is drawn first. ValueError for a tier
+    that has one split alone."""
+    of_group: dict[str, str] = {}
+    for own in sorted(({groups[one] for one in own} for own in persons.values() if own), key=len):
+        of_group |= split_persons(own, share, seed, of_group)
+    splits = {one: of_group[group] for one, group in groups.items() if group in of_group}
     for tier, own in persons.items():
         if len(found := {splits[person] for person in own}) == 1:
             words = f"--validation {share:g}: all {len(set(own))} persons of tier {tier} are drawn"
@@ -165,6 +170,7 @@ def write_manifest(
                 "file": clip["file"],
                 "start": clip["start"],
                 "stop": clip["stop"],
+                RATE: FRAME_RATE_HZ,
                 "sound_late": sound_late(clip, sure),
                 "person": clip["person"],
                 "scene": clip["scene"],
@@ -187,7 +193,7 @@ def write_clips(path: Path, found: CurationResults, selections: Sequence[Selecti
     for clip in found.clips:
         row = {name: value for name, value in clip.items() if not isinstance(value, list)}
         rows.append(row | {f"in_{tier}": clip_name(clip) in names for tier, names in kept.items()})
-    polars.DataFrame(rows).write_parquet(path)
+    polars.DataFrame(rows, infer_schema_length=None).write_parquet(path)
 
 
 def is_number(value: object) -> bool:

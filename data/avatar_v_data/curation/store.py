@@ -189,15 +189,17 @@ class CurationStore:
         self._keep(polars.col(FAILED).is_null())
 
     def forget_recordings(self, names: Collection[str]) -> None:
-        """Nothing is known of these any more, nor left of their files. ValueError while another
-        process works on the run."""
+        """Nothing is known of these any more, nor left of their files, nor of files without a row
+        and of damaged parts, which may be theirs. ValueError while another process works on the
+        run."""
         with self.locked():
-            for path in set(self._places.values()):
-                rows = _read(path, ["key", "recording"])
-                own = rows.filter(polars.col("recording").is_in(list(names)))
-                for file in (f for key in own["key"] for f in self.files.glob(f"{key}.*")):
-                    file.unlink()
             self._keep(~polars.col("recording").is_in(list(names)))
+            known = self.finished()
+            for file in self.files.iterdir():
+                if file.name.partition(".")[0] not in known:
+                    file.unlink()
+            for damaged in self._results.glob("*/*.damaged"):
+                damaged.unlink()
 
     def withdraw(self, names: Collection[str]) -> None:
         """Forget these recordings, in which a person is who withdrew; a run looks at no file of

@@ -10,6 +10,7 @@ are checked by stored.py, names of files by paths.py.
 import contextlib
 import csv
 import errno
+import io
 import json
 import os
 import stat
@@ -164,7 +165,7 @@ def read_table(
     twice, or others than ``columns``, in whatever order, and for rows that do not fit it."""
     text = read_text(path, what="table in UTF-8")
     try:
-        reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         names = list(reader.fieldnames or ())
         if twice := _twice(names):
             raise ValueError(f"{path}: the column {twice} is there twice")

@@ -4,12 +4,12 @@ encodings of their captions, so that it need not load the text encoder.
 Each shard gives one of the same name; members are copied byte for byte, `latents.npy` (fp16, the
 whole clip) is added, on request `faces.npz` and `stills.npz` (pictures.py), `low.npy` and
 `text.npy`, and Meta says by which encoders.
-Finished shards are kept when a run is repeated.
+Finished shards of the same clips are kept when a run is repeated.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -25,10 +25,12 @@ from avatar_v.shards.loader import read_clip, read_members
 from avatar_v.shards.pictures import FACE_CROPS, REF_FRAMES, pictures_member
 from avatar_v.shards.schema import (
     CLOSE_UPS,
+    FACE,
     FACES,
     LATENTS,
     LOW,
     META,
+    MOTION,
     RAW_VIDEO,
     STILLS,
     TEXT,
@@ -38,11 +40,13 @@ from avatar_v.shards.schema import (
 )
 from avatar_v.shards.store import is_url
 from avatar_v.shards.writer import (
+    INDEX_SUFFIX,
     ClipEntry,
     Failure,
     RawClip,
     ShardIndex,
     index_path,
+    read_index,
     write_shard,
     write_text_atomically,
 )
@@ -73,9 +77,9 @@ def encode_folder(
     ``folder`` may be an object store's. ``low``: also latents of the clip made smaller by this
     factor and enlarged again, for the refiner. ``text``: weights whose text encoder encodes the
     captions, too. ``bf16``: in autocast, faster where the hardware has it and a little less exact.
-    ValueError if ``out`` is ``folder``, holds shards of other encoders or choices, a clip has no
-    video or sides that are no multiples of that, its caption is too long, or what is encoded does
-    not fit in fp16.
+    ValueError if ``out`` is ``folder``, holds shards of other encoders, choices or clips, a clip
+    has no video or sides that are no multiples of that, its caption is too long, or what is encoded
+    does not fit in fp16.
     """
     out = Path(out)
     if not is_url(folder) and out.resolve() == Path(folder).resolve():
@@ -110,6 +114,7 @@ def encode_folder(
     }
     asked = {**hashes, "drop_video": drop_video}
     _claim(out, {**asked, **{k: v for k, v in choices.items() if v}})
+    _check_finished(out, {out / name_below(folder, one.shard): one for one in indexes})
     if num_threads:
         torch.set_num_threads(num_threads)
     num_done = 0
@@ -237,6 +242,23 @@ def _batches(clips: tuple[ClipEntry, ...], batch_size: int) -> Iterator[list[Cli
 
 def _shape(clip: ClipEntry) -> tuple[int, int, int]:
     return clip.num_frames, clip.height, clip.width
+
+
+def _check_finished(out: Path, sources: Mapping[Path, ShardIndex]) -> None:
+    """ValueError for a shard in ``out`` that is of other clips than its source, or has none.
+    ``sources``: by the shards that are made of them."""
+    for path in sorted(out.rglob(f"*{INDEX_SUFFIX}")):
+        made = read_index(path)
+        source = sources.get(Path(made.shard))
+        if source is None or list(map(_told, made.clips)) != list(map(_told, source.clips)):
+            what = f"not made of the clips of {source.shard}" if source else "made of other shards"
+            raise ValueError(f"{made.shard} was {what}: choose an empty folder, or delete it")
+
+
+def _told(clip: ClipEntry) -> tuple:
+    """What a clip and the one with latents have in common."""
+    members = [clip.members[name].crc32 for name in (FACE, MOTION) if name in clip.members]
+    return clip.key, clip.person, clip.scene, clip.num_frames, *members
 
 
 def _claim(out: Path, settings: dict) -> None:

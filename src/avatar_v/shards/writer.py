@@ -3,15 +3,19 @@
 `webdataset.TarWriter` writes the tar with a fixed time stamp, so equal clips give equal bytes and
 any WebDataset reader can read it. Beside `NAME.tar` lies `NAME.index.json`: each clip's ids, sizes,
 and the offset, length and CRC-32 of its members, and a row for each item that failed. Both are
-written under a temporary name and then moved, the index last: a tar without one is unfinished.
+written under a temporary name and then moved, the index last: a tar without one is unfinished. Of a
+tar that took the place of another the index may lie under its temporary name still, where the
+process was killed between the two: it is found there.
 """
 
+import contextlib
 import dataclasses
 import json
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,28 +115,33 @@ def write_shard(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     failures, keys = [], set()
-    with whole_file(path) as temporary:
-        with open(temporary, "wb") as file, TarWriter(file, mtime=0) as tar:
-            for item in items:
-                if isinstance(item, Failure):
-                    failures.append(item)
-                    continue
-                if item.key in keys:
-                    raise ValueError(f"{path}: two clips have the key {item.key}")
-                keys.add(item.key)
-                try:
-                    members = (
-                        item.members if isinstance(item, RawClip) else encode_sample(item, raw=raw)
-                    )
-                except ValueError as error:
-                    failures.append(Failure(item.key, str(error)))
-                    continue
-                tar.write({"__key__": item.key, **members})
-        index = scan_shard(temporary, name=str(path), failures=tuple(failures))
+    was_there = path.exists()
     try:
-        _write_index(index, path)
+        with contextlib.ExitStack() as behind, whole_file(path) as temporary:
+            with open(temporary, "wb") as file, TarWriter(file, mtime=0) as tar:
+                for item in items:
+                    if isinstance(item, Failure):
+                        failures.append(item)
+                        continue
+                    if item.key in keys:
+                        raise ValueError(f"{path}: two clips have the key {item.key}")
+                    keys.add(item.key)
+                    try:
+                        members = (
+                            item.members
+                            if isinstance(item, RawClip)
+                            else encode_sample(item, raw=raw)
+                        )
+                    except ValueError as error:
+                        failures.append(Failure(item.key, str(error)))
+                        continue
+                    tar.write({"__key__": item.key, **members})
+            index = scan_shard(temporary, name=str(path), failures=tuple(failures))
+            beside = behind.enter_context(whole_file(index_path(path)))  # moved behind the tar
+            beside.write_text(_index_text(index, path))
     except BaseException:
-        path.unlink()
+        if not was_there:
+            path.unlink(missing_ok=True)
         raise
     return index
 
@@ -153,8 +162,25 @@ def read_index(path: str | Path) -> ShardIndex:
     index = parse_index(data, path, lambda name: str(inside(path.parent, name, where=path)))
     if not Path(index.shard).is_file():
         raise ValueError(f"{path}: its shard {index.shard} is missing")
-    require_whole(index, Path(index.shard).stat().st_size)
+    num_bytes = Path(index.shard).stat().st_size
+    if num_bytes != index.num_bytes:
+        index = _left_beside(path, num_bytes) or index
+    require_whole(index, num_bytes)
     return index
+
+
+def _left_beside(path: Path, num_bytes: int) -> ShardIndex | None:
+    """The index of a shard of this size that was not moved to ``path`` any more; now it is there,
+    too."""
+    for beside in sorted(path.parent.glob(f".{escape(path.name)}.*.tmp")):
+        with contextlib.suppress(ValueError, OSError):
+            data = read_bytes(beside, what="shard index")
+            index = parse_index(data, path, lambda name: str(inside(path.parent, name, where=path)))
+            if index.num_bytes == num_bytes:
+                with contextlib.suppress(OSError):  # of a folder that is only read
+                    write_text_atomically(path, data.decode())
+                return index
+    return None
 
 
 def parse_index(data: bytes, where: str | Path, shard_at: Callable[[object], str]) -> ShardIndex:
@@ -243,11 +269,11 @@ def scan_shard(
 def write_index(shard: str | Path) -> ShardIndex:
     """Scan a tar that came without an index (another tool's) and write the index beside it."""
     index = scan_shard(shard)
-    _write_index(index, Path(shard))
+    write_text_atomically(index_path(shard), _index_text(index, Path(shard)))
     return index
 
 
-def _write_index(index: ShardIndex, shard: Path) -> None:
+def _index_text(index: ShardIndex, shard: Path) -> str:
     fields = {
         "schema_version": SCHEMA_VERSION,
         "shard": shard.name,
@@ -255,7 +281,7 @@ def _write_index(index: ShardIndex, shard: Path) -> None:
         "clips": [_row(clip) for clip in index.clips],
         "failures": [dataclasses.asdict(failure) for failure in index.failures],
     }
-    write_text_atomically(index_path(shard), json.dumps(fields, sort_keys=True))
+    return json.dumps(fields, sort_keys=True)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
