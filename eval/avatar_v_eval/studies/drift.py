@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from avatar_v.base.options import at_once
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.critics.quality import sharpness
-from avatar_v.request.record import peak_rss_mib, rss_mib
+from avatar_v.request.record import rss_mib
 from avatar_v.sampling.chunks import plan
 from avatar_v.scoring.sampling import pearson
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR
@@ -116,11 +116,9 @@ def measure(options: argparse.Namespace) -> Findings:
     )
     numbers = summarise_drift(readings)
     if options.workers == 1:
-        numbers["peak_memory"] = Number(peak_rss_mib(), 1).described(
-            "peak memory of the whole measurement", unit="MiB"
-        )
         for name in options.variants:
             held = readings.values(name, "memory")
+            numbers[f"{name}_memory"] = mean_of(held.max(1)).described("most memory", unit="MiB")
             if held.shape[1] > 2:
                 numbers[f"{name}_memory_growth"] = memory_growth(held)
     people = f"{options.persons} {options.split.upper()} persons from number {options.first} on"
