@@ -143,7 +143,7 @@ def pcm_frames(
 
 
 def sound_chunks(
-    sound: Iterable[Float[Tensor, " s"]],
+    sound: Iterable[Float[Tensor, " _s"]],
     *,
     chunk_latents: int,
     context: int,
@@ -197,7 +197,7 @@ def _sample_span(frames: Span) -> Span:
     return Span(frames.start * SAMPLES_PER_FRAME, frames.stop * SAMPLES_PER_FRAME)
 
 
-def _with_heard(blocks: Iterable[Float[Tensor, " s"]]) -> Iterator[Float[Tensor, "2 s"]]:
+def _with_heard(blocks: Iterable[Float[Tensor, " _s"]]) -> Iterator[Float[Tensor, "2 s"]]:
     """Each block as it came and as it is heard, with silence up to the next whole frame at the end,
     which a finished sound has, too."""
     high, num = HighPass(), 0

@@ -68,7 +68,7 @@ class Section:
 
 
 def detect_sound(
-    parts: Iterable[Float[Tensor, " s"]], key: bytes = PUBLIC_KEY
+    parts: Iterable[Float[Tensor, " _s"]], key: bytes = PUBLIC_KEY
 ) -> DetectedMark | None:
     """The mark in the parts of a sound at 16 kHz, which are read until it is found; its frames are
     those of 25 a second. None for less than 2 s."""
@@ -113,7 +113,7 @@ def _changes(sound: Float[Tensor, " s"]) -> Float[Tensor, "t bands"]:
     return ((changes / (LARGE * size + 1e-6)).clamp(-1, 1) * weight).T
 
 
-def _sections(parts: Iterable[Float[Tensor, " s"]]) -> Iterable[Float[Tensor, " s"]]:
+def _sections(parts: Iterable[Float[Tensor, " _s"]]) -> Iterable[Float[Tensor, " s"]]:
     """The sound in stretches of `SECTION_S`, the last one shorter."""
     size, rest = SECTION_S * SAMPLE_RATE_HZ, torch.zeros(0)
     for part in parts:

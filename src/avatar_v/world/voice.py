@@ -138,7 +138,7 @@ def synthesise(phases: Phases, voice: Voice, num_samples: int, seed_id: int) -> 
 
     The 16-bit grid makes stored audio lossless and hides differences of the last float bit.
     """
-    cuts_s = range(_PIECE_S, num_samples // SAMPLE_RATE_HZ, _PIECE_S)
+    cuts_s = [*map(float, range(_PIECE_S, num_samples // SAMPLE_RATE_HZ, _PIECE_S))]
     return np.concatenate([*synthesise_pieces(phases, voice, num_samples, seed_id, cuts_s)])
 
 
