@@ -41,9 +41,11 @@ def store(tmp_path: Path, study: Study) -> Iterator[StudyStore]:
 
 
 def votes_on(study: Study, item: str, rater: str, *answers: str) -> list[Vote]:
-    """One vote, or one for each line of the scales."""
+    """One vote, or one for each line of the scales: an answer for each, or one for all."""
     lines = [d.key for d in study.dimensions] if item.startswith("mos") else [""]
-    given = dict(zip(lines, answers * len(lines), strict=False))
+    if len(answers) == 1:
+        answers *= len(lines)
+    given = dict(zip(lines, answers, strict=True))
     more = {"second_on_left": False, "duration_s": 9.0, "time": "2026-01-01T00:00:00+00:00"}
     return item_votes(all_items(study)[item], rater, given, **more)
 

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -75,7 +75,7 @@ def measure(options: argparse.Namespace) -> Findings:
     numbers, rollout = of_networks(options)
     return Findings(
         "A line of ranks beside its slowest one",
-        numbers | of_sleepers(options),
+        numbers | ofsleepers(options),
         weights=rollout.hashes(),
         notes=[
             turns_note(options.repeats),
@@ -92,11 +92,11 @@ def of_networks(options: argparse.Namespace) -> tuple[dict[str, Number], Rollout
     """One process and a line of two, in turns, by real weights; the process alone."""
     request = Request.of(reference="", audio="")
     case = first_case(num_frames=options.frames, reference_frames=REFERENCE_FRAMES, size=64)
-    with all_cores_kept():
-        line = AvatarPipeline.from_pretrained(options.weights, device="cpu", devices=2)
+    line = AvatarPipeline.from_pretrained(options.weights, device="cpu", devices=2)
+    with closing(line), all_cores_kept():
         alone = AvatarPipeline.from_pretrained(options.weights, device="cpu")
         torch.set_num_threads(1)
-        pin(line)
+        pin_ranks()
         card = alone.card
         asked = {
             "num_steps": num_steps_of(None, card),
@@ -110,22 +110,22 @@ def of_networks(options: argparse.Namespace) -> tuple[dict[str, Number], Rollout
         block = card.can.causal_block
         assert block is not None, "a line is an error without"
         num = sum(len(split_blocks(chunk, block)) for chunk in chunks)
-        times: dict[str, list[tuple[float, float]]] = {"one": [], "line": []}
-        try:
-            for turn in range(options.repeats + 1):
-                for way, pipeline in (("one", alone), ("line", line)):
-                    before, start_s = busy(), time.perf_counter()
-                    for _ in pipeline.stream(inputs, rollout.request):
-                        pass
-                    wall_s, after = time.perf_counter() - start_s, busy()
-                    most_s = max(after[pid] - before[pid] for pid in before)
-                    if turn:
-                        times[way].append((wall_s, most_s))
-        finally:
-            line.close()
-    rates = {way: [num / wall_s for wall_s, _ in some] for way, some in times.items()}
-    shares = [most_s / wall_s for wall_s, most_s in times["line"]]
-    over = [a / b for (a, _), (b, _) in zip(times["one"], times["line"], strict=True)]
+        times: dict[str, list[tuple[float, float, float]]] = {"one": [], "line": []}
+        for turn in range(options.repeats + 1):
+            for way, pipeline in (("one", alone), ("line", line)):
+                before, start_s = busy(), time.perf_counter()
+                for _ in pipeline.stream(inputs, rollout.request):
+                    pass
+                wall_s, after = time.perf_counter() - start_s, busy()
+                least_s, most_s = sorted(b - a for a, b in zip(before, after, strict=True))
+                if turn:
+                    times[way].append((wall_s, most_s, least_s))
+    rates = {way: [num / wall_s for wall_s, *_ in some] for way, some in times.items()}
+    shares = {
+        "share": [most_s / wall_s for wall_s, most_s, _ in times["line"]],
+        "other": [least_s / wall_s for wall_s, _, least_s in times["line"]],
+    }
+    over = [a / b for (a, *_), (b, *_) in zip(times["one"], times["line"], strict=True)]
     words = {"one": "one process of 1 thread", "line": "a line of 2 ranks of 1 thread"}
     found = {
         way: median_of_repeats(rates[way]).described(f"networks, {label}", unit="blocks/s")
@@ -133,8 +133,11 @@ def of_networks(options: argparse.Namespace) -> tuple[dict[str, Number], Rollout
     }
     return found | {
         "one_over_line": median_of_repeats(over).described("networks, time of one over the line's"),
-        "share": median_of_repeats(shares).described(
+        "share": median_of_repeats(shares["share"]).described(
             "networks, rate of the line, share of its slowest rank's", target="≥ 0.9"
+        ),
+        "other": median_of_repeats(shares["other"]).described(
+            "networks, share of the time in which the other rank computes"
         ),
     }, rollout
 
@@ -150,41 +153,43 @@ def all_cores_kept() -> Iterator[None]:
         psutil.Process().cpu_affinity(cores)
 
 
-def pin(line: AvatarPipeline) -> None:
-    """Rank 0, this process, on the first core, and the other one on the second."""
-    cores = psutil.Process().cpu_affinity() or [0, 1]
+def pin_ranks() -> None:
+    """Rank 0, this process, on the first core, and the other one on the second. ValueError where
+    there is one core."""
+    cores = (psutil.Process().cpu_affinity() or [])[:2]
     if len(cores) < 2:
-        line.close()
         raise ValueError("a line of two ranks needs two cores")
-    for process, core in zip([psutil.Process(), *followers()], cores, strict=False):
+    for process, core in zip(ranks(), cores, strict=True):
         for thread in process.threads():
             with suppress(psutil.Error):
                 psutil.Process(thread.id).cpu_affinity([core])
         process.cpu_affinity([core])
 
 
-def followers() -> list[psutil.Process]:
-    """Processes below this one that are ranks: the others that multiprocessing starts only wait."""
+def ranks() -> list[psutil.Process]:
+    """This process, and those below it that are ranks: others that multiprocessing starts only
+    wait."""
     children = psutil.Process().children()
-    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    others = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    return [psutil.Process(), *others]
 
 
-def busy() -> dict[int, float]:
-    """Seconds of the processor that this process and its followers have had."""
-    times = {process.pid: process.cpu_times() for process in (psutil.Process(), *followers())}
-    return {pid: own.user + own.system for pid, own in times.items()}
+def busy() -> list[float]:
+    """Seconds of the processor that each rank has had."""
+    times = [process.cpu_times() for process in ranks()]
+    return [own.user + own.system for own in times]
 
 
-def of_sleepers(options: argparse.Namespace) -> dict[str, Number]:
+def ofsleepers(options: argparse.Namespace) -> dict[str, Number]:
     """Lines of two ranks up to one that decodes and one for each step, which sleep."""
     numbers: dict[str, Number] = {}
     for size in range(2, NUM_STEPS + 2):
         with tempfile.TemporaryDirectory() as folder:
             mp.start_processes(  # pyright: ignore[reportPrivateImportUsage]
-                _sleeper, (size, options, Path(folder)), size, start_method="spawn"
+                sleeper, (size, options, Path(folder)), size, start_method="spawn"
             )
             found: dict[str, list[float]] = torch.load(Path(folder) / "found.pt")
-        slowest_s = max(_work_s(size))
+        slowest_s = max(work_s(size))
         for name, rates in found.items():
             key = f"sleep_{size}_{name.replace(' ', '_')}"
             numbers[key] = median_of_repeats(rates).described(
@@ -197,13 +202,13 @@ def of_sleepers(options: argparse.Namespace) -> dict[str, Number]:
     return numbers
 
 
-def _work_s(size: int) -> list[float]:
+def work_s(size: int) -> list[float]:
     """Seconds of a block on each rank; the first one decodes."""
     work = [len(steps) * STEP_S for steps in steps_of_ranks(NUM_STEPS, size)]
     return [work[0] + DECODE_S, *work[1:]]
 
 
-def _sleeper(rank: int, size: int, options: argparse.Namespace, folder: Path) -> None:
+def sleeper(rank: int, size: int, options: argparse.Namespace, folder: Path) -> None:
     """A rank of a line. Two threads of the first one share it: it does one thing at a time."""
     torch.set_num_threads(1)
     place = (folder / "store").as_uri()
