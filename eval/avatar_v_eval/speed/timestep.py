@@ -48,7 +48,9 @@ LATENTS = (1, 3, 16, 60, 104)
 
 
 class BlockingGroup(PipelineGroup):
-    """A line whose sends wait until they are taken."""
+    """A line whose sends wait until they are taken, by a rank that waits for them."""
+
+    receives_ahead = False
 
     def _send(self, message: object, rank: int, tag: int) -> None:
         super()._send(message, rank, tag)  # pyright: ignore[reportArgumentType]
@@ -68,8 +70,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    for name in ("frames", "blocks", "repeats"):
-        checks.count(f"--{name}", getattr(options, name), most=100_000)
+    for name, least in (("frames", 1), ("blocks", 4 * NUM_STEPS), ("repeats", 1)):
+        checks.count(f"--{name}", getattr(options, name), least=least, most=100_000)
     if not 0 <= options.jitter <= 1:
         raise ValueError(f"--jitter is a share from 0 to 1, got {options.jitter}")
     numbers, rollout = of_networks(options)
@@ -83,7 +85,8 @@ def measure(options: argparse.Namespace) -> Findings:
             f"read, ranks pinned to cores; {rollout.described()}",
             f"ranks that sleep: {NUM_STEPS} steps of {1e3 * STEP_S:g} ms and {1e3 * DECODE_S:g} ms "
             f"for a block's pictures, each drawn within {options.jitter:.0%}; "
-            f"{options.blocks} blocks; one rank does one thing at a time",
+            f"{options.blocks} blocks, of which those in a full line count; one rank does one thing "
+            "at a time",
         ],
     )
 
@@ -226,9 +229,12 @@ def sleeper(rank: int, size: int, options: argparse.Namespace, folder: Path) -> 
         for name in LINES if turn % 2 else reversed(LINES):
             line = LINES[name](group, steps_of_ranks(NUM_STEPS, size))
             dist.barrier()
-            start_s, num = time.perf_counter(), sum(_blocks(line, options.blocks, work))
-            if rank == 0:
-                rates[name].append(num / (time.perf_counter() - start_s))
+            times_s = [time.perf_counter() for _ in _blocks(line, options.blocks, work)]
+            if (
+                rank == 0
+            ):  # of a line that is full: it is neither at the first nor at the last blocks
+                first, *others = times_s[size:-size]
+                rates[name].append(len(others) / (others[-1] - first))
     if rank == 0:
         torch.save(rates, folder / "found.pt")
     dist.barrier()

@@ -7,14 +7,17 @@ steps, hands it on, and begins the next block while this one is further down the
 hands what is finished back to the first, which reads, decodes and writes.
 
 Sends do not wait for whoever receives, but for the one before the last: two messages are on their
-way at most. The last rank may hand back all that the first one can have in work, so nobody in the
-line waits for whoever takes what is finished, and a video can be dropped at any time. A message is
-a header of whole numbers, and behind it the bytes of a tensor as they lie in memory, and what else
-there is to say. They go over gloo, so through main memory: the latents of a block are small beside
-the work of a step.
+way at most. A thread of each rank but the first receives what comes next while the rank works, so
+that a block need not travel when it is wanted. The last rank may hand back all that the first one
+can have in work, so nobody in the line waits for whoever takes what is finished, and a video can be
+dropped at any time. A message is a header of whole numbers, and behind it the bytes of a tensor as
+they lie in memory, and what else there is to say. They go over gloo, so through main memory: the
+latents of a block are small beside the work of a step.
 """
 
 import pickle
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -90,12 +93,42 @@ class _Message:
         return cls(kind, x, value)
 
 
+class _Inbox:
+    """Receives messages in a thread, one more than was asked for, up to the last of a video."""
+
+    def __init__(self, receive: Callable[[], _Message]) -> None:
+        self._receive = receive
+        self._found: queue.Queue[_Message | Exception] = queue.Queue(maxsize=1)
+        threading.Thread(target=self._run, name="line", daemon=True).start()
+
+    def next(self) -> _Message:
+        """Waits for it. What the thread met is raised here."""
+        found = self._found.get()
+        if isinstance(found, Exception):
+            self._found.put(found)  # for whoever asks again
+            raise found
+        return found
+
+    def _run(self) -> None:
+        while True:
+            try:
+                message = self._receive()
+            except Exception as error:
+                self._found.put(error)
+                return
+            self._found.put(message)
+            if message.kind in (ENDED, STOPPED):
+                return
+
+
 class PipelineGroup:
     """This rank among all, for one video: ``steps`` are those of each rank.
 
     All ranks go through the same items (`along`) and blocks (`take`, `give`) in one order. Behind
     the last item rank 0 calls `stop` and the others `end`.
     """
+
+    receives_ahead = True
 
     def __init__(self, group: ProcessGroup, steps: Sequence[range]) -> None:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
@@ -105,6 +138,9 @@ class PipelineGroup:
         self._group = group
         self._unsent: deque[list[tuple[Tensor, Work]]] = deque()
         self._has_ended = False
+        # the first rank takes what comes back in a thread of its own anyway (generate/making.py)
+        ahead = self.receives_ahead and not self.is_first
+        self._next = _Inbox(self._receive_along).next if ahead else self._receive_along
 
     def along(
         self,
@@ -184,11 +220,14 @@ class PipelineGroup:
     def _handed(self) -> _Message:
         """The next message of the rank before, which is the last one's for the first. STOPPED goes
         on and raises Stopped, but on the first rank."""
-        message = self._receive((self.rank - 1) % self.size, ALONG)
+        message = self._next()
         if message.kind == STOPPED and not self.is_first:
             self._hand_on(message)
             raise Stopped
         return message
+
+    def _receive_along(self) -> _Message:
+        return self._receive((self.rank - 1) % self.size, ALONG)
 
     def _send(self, message: _Message, rank: int, tag: int) -> None:
         # of the last rank: a chunk for each place between stages of the first (generate/making.py),
