@@ -85,7 +85,7 @@ def measure(options: argparse.Namespace) -> Findings:
             f"read, ranks pinned to cores; {rollout.described()}",
             f"ranks that sleep: {NUM_STEPS} steps of {1e3 * STEP_S:g} ms and {1e3 * DECODE_S:g} ms "
             f"for a block's pictures, each drawn within {options.jitter:.0%}; "
-            f"{options.blocks} blocks, of which those in a full line count; one rank does one thing "
+            f"{options.blocks} blocks, of which those in a full line count; a rank does one thing "
             "at a time",
         ],
     )
