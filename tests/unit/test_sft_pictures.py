@@ -121,6 +121,36 @@ def test_stills_and_all_of_the_motion_are_read(batch: Batch) -> None:
         loss_of(stage, batch)
 
 
+@pytest.mark.parametrize("shares", [{"stills_share": 1.0}, {"min_reference_latents": 7}])
+def test_a_reference_without_its_background_shows_heads_alone(
+    batch: Batch, shares: dict[str, float]
+) -> None:
+    """Stills and clips alike; frames, motion and sound stay, and no other number is drawn."""
+    shown = stills_of(batch)
+    assert shown.reference is not None
+    box = torch.tensor([0.4, 0.45, 0.55, 0.6]).expand(3, 25, 4)  # a head: .34 … .61, .375 … .6375
+    of_one_place = dataclasses.replace(
+        shown, reference=dataclasses.replace(shown.reference, face_box=box)
+    )
+    head = torch.zeros(4, 4)
+    head[1:3, 1:3] = 1  # of four cells a side
+    for share, seen in ((1.0, head), (0.0, torch.ones(4, 4))):
+        numbers = Personality(reference_dropout=0.0, background_dropout=share, **shares)
+        drawn = sft(numbers).begin(of_one_place, 0).cond.reference
+        assert drawn is not None
+        assert ((drawn.latents != 0).float() == seen).all()
+        whole = sft(Personality(reference_dropout=0.0, **shares)).begin(of_one_place, 0)
+        reference = whole.cond.reference
+        assert reference is not None
+        if share == 0:
+            assert torch.equal(drawn.latents, reference.latents)
+            continue
+        assert drawn.motion is not None
+        assert drawn.audio is not None
+    with pytest.raises(ValueError, match="background_dropout"):
+        Personality(background_dropout=1.5)
+
+
 def test_the_anchor_beside_stills_is_marked_and_its_mark_trained(batch: Batch) -> None:
     reads = Personality(stills_share=1.0, reference_dropout=0.0, motion_dropout=0.0)
     stage = sft(reads, continuation=Continuation(anchor_share=1.0))

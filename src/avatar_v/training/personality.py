@@ -12,8 +12,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from avatar_v.base import checks
+from avatar_v.losses.flow import box_cover, latent_boxes
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.reference import NUM_FACES, NUM_STILLS
 from avatar_v.training.windows import bernoulli
@@ -21,6 +24,9 @@ from avatar_v.types import Batch, Reference, num_latents
 
 PICTURE_DROPOUT = 0.5
 """Least share of steps without faces among those whose reference is one latent."""
+HEAD_MARGINS = (0.4, 0.5, 0.4, 0.25)
+"""Left, above, right and below a face's box, in its widths and heights: the head with its hair,
+without clothes and room (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,9 @@ class Personality:
     """Share of steps in which single frames stand for the reference's video, beside the statistics
     of its motion (`avatar-v shards stills`); generation then reads frames, too
     (Capabilities.stills)."""
+    background_dropout: float = 0.0
+    """Share of steps whose reference shows heads alone: its latents are 0 where neither a face nor
+    its margin (HEAD_MARGINS) reaches, so that no room and no clothes are there to be copied."""
     faces: bool = False  # close-ups of the reference's face are read (`avatar-v shards faces`)
     faces_dropout: float = 0.2  # share of steps without them (more with one latent)
 
@@ -44,7 +53,9 @@ class Personality:
         if not 1 <= low <= high:
             raise ValueError(f"a reference has 1 <= min <= max latents, got {low} and {high}")
         shares = ("reference_dropout", "reference_motion_dropout", "motion_dropout")
-        checks.each(checks.share, self, (*shares, "stills_share", "faces_dropout"))
+        checks.each(
+            checks.share, self, (*shares, "stills_share", "background_dropout", "faces_dropout")
+        )
 
 
 def draw_reference(
@@ -62,6 +73,8 @@ def draw_reference(
             length, numbers.min_reference_latents, numbers.max_reference_latents, generator
         )
         with_motion = not bernoulli(numbers.reference_motion_dropout, generator)
+        if numbers.background_dropout > 0 and bernoulli(numbers.background_dropout, generator):
+            batch = heads_alone(batch, conditioner)
     as_stills = numbers.stills_share > 0
     if as_stills and generator is not None:
         as_stills = bernoulli(numbers.stills_share, generator)
@@ -79,6 +92,36 @@ def draw_reference(
             "them with `avatar-v shards faces`"
         )
     return draw_faces(reference, numbers, generator)
+
+
+def heads_alone(batch: Batch, conditioner: Conditioner) -> Batch:
+    """``batch`` whose latents and stills are 0 outside of heads. Of a latent frame without a face
+    nothing stays, and the reference leaves it out anyway."""
+    boxes = latent_boxes(batch.face_box, batch.valid)
+    shown = dataclasses.replace(batch, latents=_inside(conditioner.clean_latents(batch), boxes))
+    if batch.stills is None or batch.still_frames is None:
+        return shown
+    row = torch.arange(len(batch.stills), device=batch.face_box.device)[:, None]
+    boxes = batch.face_box[row, batch.still_frames.to(row.device).long()]
+    return dataclasses.replace(shown, stills=_inside(batch.stills, boxes))
+
+
+def _inside(
+    latents: Float[Tensor, "b n c h w"], boxes: Float[Tensor, "b n 4"]
+) -> Float[Tensor, "b n c h w"]:
+    """``latents`` in the cells that a head reaches, else 0."""
+    left, top, right, bottom = boxes.float().unbind(-1)
+    width, height = (right - left).clamp(min=0), (bottom - top).clamp(min=0)
+    sides = (left, top, right, bottom)
+    signs, spans = (-1, -1, 1, 1), (width, height, width, height)
+    grown = [
+        side + sign * margin * span
+        for side, sign, margin, span in zip(sides, signs, HEAD_MARGINS, spans, strict=True)
+    ]
+    is_face = (width * height > 0)[..., None]
+    head = torch.where(is_face, torch.stack(grown, dim=-1), boxes.new_zeros(4))
+    cells = box_cover(head, *latents.shape[-2:]) > 0
+    return latents * cells.to(latents.device)
 
 
 def draw_run(whole: int, least: int, most: int, generator: torch.Generator) -> tuple[int, int]:
