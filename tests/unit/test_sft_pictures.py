@@ -121,9 +121,9 @@ def test_stills_and_all_of_the_motion_are_read(batch: Batch) -> None:
         loss_of(stage, batch)
 
 
-@pytest.mark.parametrize("shares", [{"stills_share": 1.0}, {"min_reference_latents": 7}])
+@pytest.mark.parametrize("stills_share", [0.0, 1.0])
 def test_a_reference_without_its_background_shows_heads_alone(
-    batch: Batch, shares: dict[str, float]
+    batch: Batch, stills_share: float
 ) -> None:
     """Stills and clips alike; frames, motion and sound stay, and no other number is drawn."""
     shown = stills_of(batch)
@@ -135,12 +135,14 @@ def test_a_reference_without_its_background_shows_heads_alone(
     head = torch.zeros(4, 4)
     head[1:3, 1:3] = 1  # of four cells a side
     for share, seen in ((1.0, head), (0.0, torch.ones(4, 4))):
-        numbers = Personality(reference_dropout=0.0, background_dropout=share, **shares)
-        drawn = sft(numbers).begin(of_one_place, 0).cond.reference
+        numbers = Personality(
+            min_reference_latents=7, reference_dropout=0.0, stills_share=stills_share
+        )
+        hides = dataclasses.replace(numbers, background_dropout=share)
+        drawn = sft(hides).begin(of_one_place, 0).cond.reference
         assert drawn is not None
         assert ((drawn.latents != 0).float() == seen).all()
-        whole = sft(Personality(reference_dropout=0.0, **shares)).begin(of_one_place, 0)
-        reference = whole.cond.reference
+        reference = sft(numbers).begin(of_one_place, 0).cond.reference
         assert reference is not None
         if share == 0:
             assert torch.equal(drawn.latents, reference.latents)
