@@ -156,6 +156,8 @@ class Reference(_Moves):
     moments: Float[Tensor, "b moment"] | None = None
     """Moments of the person's motion (motion/style.motion_moments), perhaps of more than
     ``motion``; None: those of ``motion``."""
+    identity: Float[Tensor, "b r i"] | None = None
+    """Whose face it is (models/identity.py), alike in all frames of a clip; 0: not known."""
 
     def without_faces(self) -> "Reference":
         return dataclasses.replace(self, faces=None, faces_valid=None)

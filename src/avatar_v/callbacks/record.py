@@ -143,7 +143,9 @@ class Export(L.Callback):
         sizes = {"video": self._video(trainer, pl_module), "window_latents": _chunk(pl_module)}
         look_ahead, window = pl_module.conditioner.hears
         heard = {"audio_look_ahead": look_ahead, "audio_window": window}
-        entries: dict[str, Any] = sizes | pl_module.card_entries() | heard
+        faces = pl_module.conditioner.face_vectors
+        read = {} if faces is None else {"identity": faces.name, "identity_hash": faces.hash()}
+        entries: dict[str, Any] = sizes | pl_module.card_entries() | heard | read
         can = Capabilities(
             people=self.people,
             stills_from_prompt=self.stills_from_prompt,

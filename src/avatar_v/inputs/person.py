@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.critics.look import Faces
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.inputs.person_file import StoredPerson
@@ -14,6 +15,7 @@ from avatar_v.inputs.reference_clip import ReferenceClip
 from avatar_v.media.pixels import padded, sized
 from avatar_v.models.audio import NUM_WINDOW_FRAMES
 from avatar_v.models.conditioner import Conditioner
+from avatar_v.models.identity import NUM_LOOKS
 from avatar_v.models.reference import join_references
 from avatar_v.motion.vectors import known_mask
 from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
@@ -78,10 +80,13 @@ def encode_clips(
     border up to whole tokens of so many pixels.
     """
     clips = [_cut(clip, max_latents) for clip in inputs.clips]
-    shown = [still for clip in clips for still in pick_stills(clip, stills)]
-    if stills > 0 and not conditioner.hears_moments:
-        shown = [dataclasses.replace(clip, audio=None) for clip in shown]
-    parts = [_reference(clip, conditioner, size, faces, token) for clip in shown]
+    parts = []
+    for clip in clips:
+        shown = pick_stills(clip, stills)
+        if stills > 0 and not conditioner.hears_moments:
+            shown = [dataclasses.replace(still, audio=None) for still in shown]
+        own = [_reference(part, conditioner, size, faces, token) for part in shown]
+        parts.append(_with_identity(join_references(own), clip, conditioner, size))
     reference = join_references(parts) if parts else None
     if reference is not None and reference.motion is not None:
         habits = [
@@ -120,6 +125,7 @@ def _check_shapes(
         "latents": (vae.latent_channels, *own),
         "audio": (NUM_WINDOW_FRAMES, conditioner.audio_encoder.dim),
         "faces": (vae.latent_channels, *own),
+        "identity": () if conditioner.face_vectors is None else (conditioner.face_vectors.dim,),
     }
     for name, shape in expected.items():
         part = getattr(reference, name)
@@ -148,6 +154,22 @@ def _reference(
     )
 
 
+def _with_identity(
+    reference: Reference, clip: ReferenceClip, conditioner: Conditioner, size: tuple[int, int]
+) -> Reference:
+    """The ``reference`` of a clip with the vector of its face, where the weights read one."""
+    if conditioner.face_vectors is None:
+        return reference
+    frames = spread_frames(clip.valid, NUM_LOOKS)
+    seen = torch.ones(1, max(len(frames), 1), dtype=torch.bool)
+    if len(frames) == 0:
+        frames, seen = torch.zeros(1, dtype=torch.long), ~seen
+    shown = sized(clip.video[frames], size).to(next(conditioner.parameters()).device)
+    points, box = clip.landmarks, torch.tensor([0.0, 0, 1, 1]).expand(*seen.shape, 4)
+    faces = Faces(box, None if points is None else points[frames][None], seen)
+    return conditioner.showing(reference, conditioner.encode_image(shown)[:, 0][None], seen, faces)
+
+
 def _cut(clip: ReferenceClip, max_latents: int | None) -> ReferenceClip:
     if max_latents is None or clip.num_frames <= num_frames(max_latents):
         return clip
@@ -163,4 +185,5 @@ def _cut_clip(clip: ReferenceClip, start: int, stop: int) -> ReferenceClip:
         valid=clip.valid[frames],
         audio=None if clip.audio is None else clip.audio[sound],
         motion=None if clip.motion is None else clip.motion[frames],
+        landmarks=None if clip.landmarks is None else clip.landmarks[frames],
     )

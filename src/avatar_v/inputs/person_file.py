@@ -157,7 +157,7 @@ def _reference(tensors: Mapping[str, Tensor], name: str, path: str | Path) -> Re
     fits = len(shape) == 5 and shape[0] == 1
     for field, part in parts.items():
         fits = fits and part.dtype == KINDS.get(field, torch.float32) and part.shape[:1] == (1,)
-        if field in ("valid", "segment", "audio", "motion", "anchor"):
+        if field in ("valid", "segment", "audio", "motion", "anchor", "identity"):
             fits = fits and part.shape[:2] == shape[:2]
     if not fits:
         raise ValueError(f"{path}: the parts of its reference do not fit each other")

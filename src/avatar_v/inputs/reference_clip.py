@@ -62,6 +62,7 @@ class ReferenceClip:
     faces: UInt8[Tensor, "k 3 h w"] | None = None  # close-ups of the face; None: not known
     habits_known: tuple[str, ...] = MOTION_NAMES  # components in which ``motion`` tells habits
     who: Float[Tensor, " d"] | None = None  # dlib's embedding of the face, where it was followed
+    landmarks: Float[Tensor, "f 68 2"] | None = None  # in [0, 1] of ``video``, where it was
 
     @property
     def num_frames(self) -> int:
@@ -109,7 +110,8 @@ def read_reference(
     valid = torch.ones(len(pictures), dtype=torch.bool) if found is None else found.found
     near = close_ups(frames, found, video) if faces and found is not None else None
     habits = MOTION_NAMES if extractor is None else components(extractor)
-    return ReferenceClip(pictures, valid, audio, motion, (*notes, *more), near, habits, who)
+    points = None if found is None else _landmarks(frames, found, video)
+    return ReferenceClip(pictures, valid, audio, motion, (*notes, *more), near, habits, who, points)
 
 
 def close_ups(
@@ -217,6 +219,15 @@ def _framed(
     else:
         windows = face_track.crop_windows(found, height, width, video.aspect, video.framing)
     return face_track.crop(frames, windows, video.size)
+
+
+def _landmarks(
+    frames: UInt8[Tensor, "f 3 h w"], found: FaceTrack, video: VideoFormat
+) -> Float[Tensor, "f 68 2"]:
+    """Those of the face ``found``, in [0, 1] of the crops that `_framed` gives."""
+    size = frames.shape[2], frames.shape[3]
+    windows = face_track.crop_windows(found, *size, video.aspect, video.framing)
+    return face_track.in_windows(found.landmarks, windows, *size)
 
 
 def _read_sound(

@@ -22,6 +22,10 @@ card has `Capabilities`."""
 CARD = "card.json"
 COMPRESSED = "compressed.safetensors"
 """In place of the weights of a part (base/packed.py)."""
+ADDED = (
+    "streaming", "audio_look_ahead", "audio_window", "factor", "identity", "identity_hash",
+)  # fmt: skip
+"""Of what weights can do, keys that older cards lack."""
 UNCOMPRESSED: dict[str, Any] = {"base": None, "whole": None}
 """The default of a card without these keys, as all were before weights were compressed."""
 
@@ -57,7 +61,7 @@ def card_values(folder: str | Path) -> dict[str, Any]:
 def with_defaults(card: dict[str, Any]) -> dict[str, Any]:
     """The values of a card with those that older ones lack."""
     if isinstance(can := card.get("can"), dict):
-        added = dict.fromkeys(("streaming", "audio_look_ahead", "audio_window", "factor"))
+        added = dict.fromkeys(ADDED)
         card = card | {"can": added | can}
     return UNCOMPRESSED | card
 

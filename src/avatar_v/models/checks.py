@@ -43,6 +43,9 @@ def check_reference(reference: Reference, config: DiTConfig) -> None:
         expect(
             "reference.motion", reference.motion.shape, (num_samples, num_frames, config.motion_dim)
         )
+    if reference.identity is not None:
+        shape = (num_samples, num_frames, config.identity_dim or 0)
+        expect("reference.identity", reference.identity.shape, shape)
     if reference.moments is not None:
         expect("reference.moments", reference.moments.shape, (num_samples, 1 + STYLE_DIM))
     if reference.faces is not None:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from avatar_v.critics.look import Faces
 from avatar_v.models.audio import (
     NUM_WINDOW_FRAMES,
     HiddenStateAudioEncoder,
@@ -14,6 +15,7 @@ from avatar_v.models.audio import (
     latent_windows,
 )
 from avatar_v.models.config import DiTConfig
+from avatar_v.models.identity import FaceVectors, frames_to_look_at
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import NUM_STILLS, segments
 from avatar_v.models.text import ByteTextEncoder, StoredText, UMT5TextEncoder
@@ -52,6 +54,7 @@ class Conditioner(nn.Module):
         super().__init__()
         self.motion_stats = motion_stats
         self.motion_net = motion_net
+        self.face_vectors: FaceVectors | None = None  # of weights that read whose face it is
         self.vae = vae.requires_grad_(False).eval()
         self.text_encoder = text_encoder
         self.audio_encoder = audio_encoder
@@ -113,6 +116,8 @@ class Conditioner(nn.Module):
             "audio width": (self.audio_encoder.dim, config.audio_dim),
             "audio tokens per latent": (NUM_WINDOW_FRAMES, config.num_audio_tokens),
         }
+        own = 0 if self.face_vectors is None else self.face_vectors.dim
+        pairs["numbers of a face vector"] = (own, config.identity_dim or 0)
         if self.motion_net is not None:
             pairs["audio width of motion"] = (
                 self.audio_encoder.dim,
@@ -195,6 +200,53 @@ class Conditioner(nn.Module):
             habits_known=batch.habits_known,
             moments=motion_moments(motion, valid, self.known_stats, batch.habits_known),
         )
+
+    def with_identity(self, reference: Reference, batch: Batch) -> Reference:
+        """``reference`` with the face vectors of the clips that it shows, where the weights read
+        some. ValueError for latents without stills, and where the recogniser needs landmarks that
+        the clips lack."""
+        if self.face_vectors is None:
+            return reference
+        chosen = frames_to_look_at(batch)
+        row = torch.arange(len(chosen))[:, None]
+        if batch.stills is not None and batch.still_frames is not None:
+            there, frames = row.to(batch.stills.device), batch.still_frames.cpu()
+            if batch.stills.shape[1] == 0:
+                nothing = batch.stills.new_zeros(len(chosen), 1, *batch.stills.shape[2:])
+                seen = torch.zeros(len(chosen), 1, dtype=torch.bool)
+                return self.showing(reference, nothing, seen)
+            latents = batch.stills[there, chosen.to(there.device)].float()
+            assert batch.stills_valid is not None
+            seen, frames = batch.stills_valid.cpu()[row, chosen], frames[row, chosen].long()
+        elif batch.video is not None:
+            seen, frames = batch.valid.cpu()[row, chosen], chosen
+            there = row.to(batch.video.device)
+            shown = batch.video[there, frames.to(there.device)]
+            latents = self.encode_image(shown.flatten(0, 1)).squeeze(1).unflatten(0, chosen.shape)
+        else:
+            raise ValueError(
+                "models.identity looks at stills of the clips: add them with `avatar-v shards "
+                "stills`"
+            )
+        return self.showing(reference, latents, seen, Faces.of(batch).at(row, frames))
+
+    @torch.no_grad()
+    def showing(
+        self,
+        reference: Reference,
+        pictures: Float[Tensor, "b k c h w"],
+        seen: Bool[Tensor, "b k"],
+        faces: Faces | None = None,
+    ) -> Reference:
+        """``reference`` with the face vectors of these pictures, each encoded alone, where the
+        weights read some. ``faces``: where they are in the pictures."""
+        if self.face_vectors is None:
+            return reference
+        decoded = self.vae.decode(pictures.flatten(0, 1)[:, None]).squeeze(1)
+        vectors = self.face_vectors.read(decoded.unflatten(0, pictures.shape[:2]), seen, faces)
+        num = reference.latents.shape[1]
+        identity = vectors.to(reference.latents)[:, None].expand(-1, num, -1)
+        return dataclasses.replace(reference, identity=identity)
 
     @property
     def hears_moments(self) -> bool:

@@ -77,6 +77,8 @@ class DiTConfig:
     causal_block: Count | None = None
     """Latent frames of a block of a causal network, which sees no later ones; None: all see all."""
     causal_window: Count | None = None  # blocks before its own that a block sees; None: all
+    identity_dim: Count | None = None
+    """Numbers of a reference's face vector (models/identity.py); None: they read none."""
     refines_from: float | None = None  # t of the one step of a refiner, which reads Cond.low too
     guidance_ranges: tuple[tuple[float, float], ...] | None = None
     """Of weights with guidance inside (objectives/distill_cfg.py): least and largest guidance
@@ -131,8 +133,10 @@ class DiTConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, where: str = "config") -> "DiTConfig":
         """The config stored in JSON. ValueError names what is unknown, missing, of another type or
-        out of its range. The shipped weights were stored before a network could be causal."""
-        return built(cls, {"causal_block": None, "causal_window": None, **values}, where=where)
+        out of its range. The shipped weights were stored before a network could be causal, or read
+        face vectors."""
+        later = dict.fromkeys(("causal_block", "causal_window", "identity_dim"))
+        return built(cls, {**later, **values}, where=where)
 
     def checked(self, *, where: str = "config") -> "DiTConfig":
         """This config, if it could be read from a file. ValueError as in `from_dict`."""

@@ -70,6 +70,9 @@ class AvatarDiT(nn.Module):
         patch_dim = config.latent_channels * config.patch**2
         self.patch_embed = nn.Linear(patch_dim, config.dim)
         self.low_embed = nn.Linear(patch_dim, config.dim) if config.reads_low else None
+        self.identity_embed = None
+        if config.identity_dim is not None:
+            self.identity_embed = nn.Linear(config.identity_dim, config.dim, bias=False)
         self.time_embed = TimeEmbedding(config.freq_dim, config.dim)
         self.guidance_embed = None
         if config.guidance_ranges is not None:
@@ -88,8 +91,8 @@ class AvatarDiT(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Wan's initialisation; the outputs of the head, audio and motion, style and what marks a
-        face or the anchor are 0."""
+        """Wan's initialisation; the outputs of the head, audio and motion, style, face vectors and
+        what marks a face or the anchor are 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -104,6 +107,8 @@ class AvatarDiT(nn.Module):
         nn.init.normal_(self.audio_position, std=0.02)
         if self.guidance_embed is not None:
             self.guidance_embed.reset_parameters()
+        if self.identity_embed is not None:
+            nn.init.zeros_(self.identity_embed.weight)
         nn.init.zeros_(self.face_embed)
         nn.init.zeros_(self.anchor_embed)
         nn.init.zeros_(self.head.out.weight)
@@ -271,6 +276,9 @@ class AvatarDiT(nn.Module):
         x = x if mark is None else x + mark.to(x.dtype)
         if frames.is_anchor is not None:
             x = x + frames.is_anchor[..., None, None] * self.anchor_embed.to(x.dtype)
+        if self.identity_embed is not None and frames.identity is not None:
+            whose = frames.identity.to(compute_dtype(frames.identity, self.identity_embed.weight))
+            x = x + self.identity_embed(whose).to(x.dtype)[:, :, None]
         _, modulation = self.time_embed(x.new_zeros(1, 1, dtype=torch.float32))
         audio, motion = self._embed_audio(frames.audio), self._embed_motion(frames.motion)
         rotary = rotary_table(frames.place, *grid, self.config.head_dim)

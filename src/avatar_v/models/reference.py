@@ -48,9 +48,9 @@ def segments(num_latents: int, device: torch.device | str = "cpu") -> Int[Tensor
 
 
 def join_references(parts: Sequence[Reference]) -> Reference:
-    """Several clips of each person as one stream, in segments of their own. Audio or motion that
-    not every clip has, none keeps; the faces are those of all, the habits those that each clip
-    tells. ValueError for no clip."""
+    """Several clips of each person as one stream, in segments of their own. Audio, motion or face
+    vectors that not every clip has, none keeps; the faces are those of all, the habits those that
+    each clip tells. ValueError for no clip."""
     if not parts:
         raise ValueError("a reference has at least one clip, got none")
     next_segment, numbers = 0, []
@@ -77,6 +77,7 @@ def join_references(parts: Sequence[Reference]) -> Reference:
         anchor=_joined_anchor(parts),
         habits_known=_known_in_all(parts),
         moments=_joined_moments(parts),
+        identity=joined("identity"),
     )
 
 
@@ -125,8 +126,9 @@ def anchor_frame(
     stats: MotionStats | None = None,
 ) -> Reference:
     """The first latent of the video that is made, to join ``like`` with: it has audio and motion if
-    that has, tells the same habits, and has no faces. Its own mark tells it from the reference: the
-    scene is the anchor's. ``stats``: those of motion, where there is some."""
+    that has, tells the same habits, and has neither faces nor a face vector. Its own mark tells it
+    from the reference: the scene is the anchor's. ``stats``: those of motion, where there is
+    some."""
     num_samples, device = latents.shape[0], latents.device
     valid = torch.ones(num_samples, 1, dtype=torch.bool, device=device)
     motion, moments = None if like.motion is None else motion, None
@@ -142,6 +144,7 @@ def anchor_frame(
         anchor=torch.ones(num_samples, 1, dtype=torch.bool, device=device),
         habits_known=like.habits_known,
         moments=moments,
+        identity=None if like.identity is None else torch.zeros_like(like.identity[:, :1]),
     )
 
 
@@ -187,6 +190,7 @@ class PackedFrames:
     latents: Float[Tensor, "s w c h w2"]
     audio: Float[Tensor, "s w n d"] | None
     motion: Float[Tensor, "s w md"] | None
+    identity: Float[Tensor, "s w i"] | None
     is_anchor: Bool[Tensor, "s w"] | None
     place: Int[Tensor, "s w"]  # r: frames of a segment see each other at these positions
     mask: Bool[Tensor, "s w"] | None  # on the CPU; None: no padding
@@ -261,6 +265,7 @@ def _packed(reference: Reference, positions: Int[Tensor, " r"]) -> PackedFrames 
         latents=latents,
         audio=packed(reference.audio),
         motion=packed(reference.motion),
+        identity=packed(reference.identity),
         is_anchor=packed(reference.anchor),
         place=frames % valid.shape[1],
         mask=layout.frame_mask,

@@ -115,10 +115,12 @@ def _spans(length: int, tile: int, patch: int) -> list[tuple[slice, Float[Tensor
 def as_refiner(dit: AvatarDiT, *, sigma: float, temporal_window: int | None) -> AvatarDiT:
     """A refiner that starts from a generator's weights, or ``dit`` itself where it is one already.
 
-    Low latents are embedded as clean ones were; the head is zero. ValueError for a refiner of
-    another window or start.
+    Low latents are embedded as clean ones were; the head is zero; no face vector is read, since the
+    low video shows whose face it is. ValueError for a refiner of another window or start.
     """
-    config = dataclasses.replace(dit.config, refines_from=sigma, temporal_window=temporal_window)
+    config = dataclasses.replace(
+        dit.config, refines_from=sigma, temporal_window=temporal_window, identity_dim=None
+    )
     if dit.config.reads_low:
         if dit.config != config:
             raise ValueError(f"the weights are a refiner of {dit.config}, asked for {config}")
@@ -126,6 +128,7 @@ def as_refiner(dit: AvatarDiT, *, sigma: float, temporal_window: int | None) -> 
     refiner = AvatarDiT(config, dit.motion_stats).to(dit.patch_embed.weight)
     state = dict(dit.state_dict())
     state["low_embed.weight"] = state["patch_embed.weight"].clone()
+    state.pop("identity_embed.weight", None)
     state["low_embed.bias"] = torch.zeros_like(state["patch_embed.bias"])
     for name in ("head.out.weight", "head.out.bias"):
         state[name] = torch.zeros_like(state[name])

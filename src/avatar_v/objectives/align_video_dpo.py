@@ -127,13 +127,14 @@ class VideoPairSubject(ClipSubject[Cond]):
         moments = conditioner.clip_moments(
             reference.motion, reference.valid, known=reference.habits_known
         )
-        return Reference(
+        pictures = Reference(
             latents.squeeze(2),
             videos.portraits_valid.to(latents.device),
             torch.arange(num, device=latents.device).expand(len(latents), -1),
             habits_known=reference.habits_known,
             moments=moments.to(latents.device),
         )
+        return conditioner.showing(pictures, pictures.latents, videos.portraits_valid)
 
     def _sized(
         self, networks: Networks, video: Float[Tensor, "b f 3 h w"], step: int

@@ -188,6 +188,7 @@ class RefinerParts:
         networks.dit = as_refiner(
             networks.dit, sigma=numbers.sigma, temporal_window=numbers.temporal_window
         )
+        networks.conditioner.face_vectors = None
 
     def select(self, networks: Networks) -> None:
         """New is what reads the low video, and the head, which begins anew."""

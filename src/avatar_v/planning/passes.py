@@ -143,6 +143,7 @@ def _packed(network: AvatarDiT, of: Pass) -> PackedReference:
         latents=torch.empty(*place, config.latent_channels, *of.reference_size),
         audio=torch.empty(*place, config.num_audio_tokens, config.audio_dim) if of.audio else None,
         motion=torch.empty(*place, config.motion_dim) if of.motion else None,
+        identity=None,
         is_anchor=None,
         place=frames.place,
         mask=None,

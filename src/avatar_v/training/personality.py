@@ -65,8 +65,9 @@ def draw_reference(
     generator: torch.Generator | None,
 ) -> Reference:
     """What is shown of these clips: a run of each, or frames that stand for it, perhaps without its
-    motion, and faces where they are read. Without a generator all of it, or all of them. ValueError
-    where faces or stills are asked for that the clips do not have."""
+    motion, and faces and a face vector where they are read. Without a generator all of it, or all
+    of them. ValueError where faces or stills are asked for that the clips do not have."""
+    whole = batch
     start, length, with_motion = 0, num_latents(batch.motion.shape[1]), True
     if generator is not None:
         start, length = draw_run(
@@ -82,6 +83,7 @@ def draw_reference(
         reference = draw_stills(batch, conditioner, start, length, generator)
     else:
         reference = conditioner.encode_reference(batch, start, length)
+    reference = conditioner.with_identity(reference, whole)
     if not with_motion:
         reference = dataclasses.replace(reference, motion=None, moments=None)
     if not numbers.faces:

@@ -210,7 +210,9 @@ class VideoPolicy:
         cond = Cond(
             text=conditioner.encode_captions(batch),
             audio=conditioner.encode_audio_windows(batch.audio, windows.start, windows.length),
-            reference=conditioner.encode_reference(_reference(batch)).without_faces(),
+            reference=conditioner.with_identity(
+                conditioner.encode_reference(_reference(batch)).without_faces(), _reference(batch)
+            ),
             motion=motion,
         )
         return clean, cond

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 
 from avatar_v.base import checks
+from avatar_v.faces.objectives import check_objective
 from avatar_v.weights.card import ASSETS
 
 MAX_GUIDANCE = 100.0
@@ -34,6 +35,9 @@ class Models:
     and 0 for the embedded encoder."""
     audio_window: int | None = None
     """Latents of sound, the last its own, that those encoders then hear at once; None: 12."""
+    identity: str | None = None
+    """Recogniser whose vector of the reference's face the network reads (models/identity.py): the
+    name of a critic that ships, a folder of ours or ArcFace's file. None: that of init_from."""
     motion_stats: str | None = None
     """File of motion statistics, a folder of weights or the name of some that have it; None: that
     of init_from or else computed from the training clips, where the stage knows motion."""
@@ -50,6 +54,8 @@ class Models:
             checks.count("models.audio_window", self.audio_window, most=1000)
             if self.audio_look_ahead is None:
                 raise ValueError("models.audio_window goes with models.audio_look_ahead")
+        if self.identity is not None:
+            check_objective("identity", self.identity)
         if self.stored_text and not (self.init_from or self.text):
             raise ValueError("models.stored_text needs init_from or text: a trained encoder")
         folders = {"dit": self.dit, "text": self.text, "audio": self.audio}

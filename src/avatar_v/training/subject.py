@@ -17,6 +17,7 @@ from torch import nn
 
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.identity import FaceVectors, add_identity
 from avatar_v.models.text import ByteTextEncoder, StoredText
 from avatar_v.motion.stats import MotionStats
 from avatar_v.shards.training_data import TrainingData
@@ -156,6 +157,8 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
         text, source = conditioner.text_encoder, m.init_from or m.text
         if m.stored_text and source is not None and not isinstance(text, StoredText):
             conditioner.text_encoder = StoredText.of(text, partial(load_text, source))
+        if m.identity is not None:
+            _read_faces(dit, conditioner, FaceVectors(m.identity))
         conditioner.hear(m.audio_look_ahead, m.audio_window, is_learned=dit.has_audio)
         dit.motion_stats = conditioner.motion_stats = self._stats(conditioner.motion_stats, trainer)
         return {"dit": dit, "conditioner": conditioner}
@@ -268,6 +271,18 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
         return self.windows.draw(
             self.num_windows(batch), clip_latents, self.window_length(draws.step), draws
         )
+
+
+def _read_faces(dit: AvatarDiT, conditioner: Conditioner, vectors: FaceVectors) -> None:
+    """Let networks read these vectors. ValueError where they learned to read others."""
+    known = conditioner.face_vectors
+    if known is not None and known.hash() != vectors.hash():
+        raise ValueError(
+            f"models.identity is {vectors.name} ({vectors.hash()}), and the weights were trained "
+            f"with {known.name} ({known.hash()}): leave it out"
+        )
+    add_identity(dit, vectors.dim)
+    conditioner.face_vectors = vectors
 
 
 def token_side(networks: Networks) -> int:

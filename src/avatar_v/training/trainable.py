@@ -16,9 +16,10 @@ from avatar_v.training.subject import Networks
 
 MOTION = (
     "motion_embed", "motion_norm", "motion_inject", "style_embed", "face_embed",
-    "anchor_embed",
+    "anchor_embed", "identity_embed",
 )  # fmt: skip
-"""The motion stream, habits and the marks of faces and anchor, which stage 2 does not train."""
+"""The motion stream, habits, face vectors and the marks of faces and anchor, which stage 2 does not
+train."""
 AUDIO = ("audio_embed", "audio_position", "audio_norm", "audio_attention")
 """The audio layers, which stage 1 does not train."""
 

@@ -77,6 +77,8 @@ class VideoSubject(ClipSubject[Cond]):
     ) -> None:
         super().__init__(models, objective, windows)
         self.regions, self.has_audio, self.times = regions or Regions(), has_audio, times
+        if models.identity is not None and personality is None:
+            raise ValueError("models.identity is of a reference's face: stages 1 and 2 have none")
         self.personality, self.continuation = personality, continuation or Continuation()
         self.anchor_replaces = anchor_replaces
         self.knows_motion = personality is not None

@@ -39,7 +39,14 @@ from avatar_v.weights.card import (
     read_adapter_card,
     read_card,
 )
-from avatar_v.weights.weights import load_dit, load_pipeline, save_dit, save_pipeline, write_json
+from avatar_v.weights.weights import (
+    face_vectors,
+    load_dit,
+    load_pipeline,
+    save_dit,
+    save_pipeline,
+    write_json,
+)
 
 if TYPE_CHECKING:  # a second of imports
     import peft
@@ -54,7 +61,10 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 """What peft knows and is not merged here: all but these values is refused."""
 Alpha = Annotated[float, Within(0, 1e6)]
-ADDED = ("guidance_ranges", "refines_from", "temporal_window", "causal_block", "causal_window")
+ADDED = (
+    "guidance_ranges", "refines_from", "temporal_window", "causal_block", "causal_window",
+    "identity_dim",
+)  # fmt: skip
 """Fields of a DiT's config that a stage may change in the weights that it starts from."""
 _Network = TypeVar("_Network", AvatarDiT, MotionNet)
 
@@ -177,6 +187,7 @@ def load_merged(
         conditioner.motion_net = merge_into(conditioner.motion_net, of_motion)
     can = adapters[-1][0].about.card.can
     conditioner.hear(can.audio_look_ahead, can.audio_window)
+    conditioner.face_vectors = face_vectors(can, adapters[-1][0].folder)
     stats = next((a.stats for a, _ in reversed(adapters) if a.stats), conditioner.motion_stats)
     dit.motion_stats = conditioner.motion_stats = stats
     return dit.eval(), conditioner.eval()

@@ -63,6 +63,10 @@ class Capabilities:
     the statistics of all its motion; 0: the clip itself."""
     stills_from_prompt: int = 0
     """The same where no first frame is given (--from-prompt), where that is more."""
+    identity: str | None = None
+    """Recogniser whose vector of the reference's face is read (models/identity.py), and its hash;
+    None: none."""
+    identity_hash: str | None = None
     anchor: bool = False  # the first frame of the video behind the reference
     causal_block: Annotated[int, Within(1, 4096)] | None = None
     """Latents of a block, of weights that make the video block after block and see no later ones

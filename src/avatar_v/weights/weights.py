@@ -25,13 +25,14 @@ from avatar_v.models.base import CARD, check_base, part_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.identity import FaceVectors
 from avatar_v.models.lora import merged
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.restored import restored
 from avatar_v.models.text import ByteTextEncoder, StoredText, UMT5TextEncoder, check_bytes
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
-from avatar_v.weights.card import ASSETS, Card, read_card, weights_folder
+from avatar_v.weights.card import ASSETS, Capabilities, Card, read_card, weights_folder
 
 PARTS = ("vae", "dit", "text", "audio")
 TEXT_ENCODERS = (ByteTextEncoder, UMT5TextEncoder)
@@ -110,10 +111,27 @@ def load_pipeline(
     )
     dit = load_dit(folder / "dit")
     dit.motion_stats = motion_stats
+    conditioner.face_vectors = face_vectors(card.can, folder)
     conditioner.check_fits(dit.config)
     if card.can.video is not None:
         conditioner.check_rate(card.can.video.frame_rate_hz)
     return dit.eval(), conditioner.eval()
+
+
+def face_vectors(can: Capabilities, folder: Path) -> FaceVectors | None:
+    """The recogniser that weights were trained with; None where they read no face vectors."""
+    if can.identity is None:
+        return None
+    try:
+        vectors = FaceVectors(can.identity)
+    except ValueError as error:
+        raise ValueError(f"{folder} reads vectors of faces: {error}") from error
+    if vectors.hash() != can.identity_hash:
+        raise ValueError(
+            f"{folder} was trained with the recogniser {can.identity_hash}, and {can.identity} is "
+            f"{vectors.hash()}"
+        )
+    return vectors
 
 
 def check_parts(folder: Path, *, prompt: str = "") -> None:
