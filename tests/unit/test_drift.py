@@ -12,13 +12,13 @@ from avatar_v_eval.studies.drift import (
     VARIANTS,
     change_ratio,
     chunk_borders,
-    draw_courses,
-    draw_frames,
     memory_growth,
     speaks,
     summarise_drift,
+    tracks_of,
     windows,
 )
+from avatar_v_eval.studies.drift_figures import draw_courses, draw_frames
 
 FRAMES = np.arange(12 * 3 * 16 * 16).reshape(12, 3, 16, 16).astype(np.uint8)
 
@@ -54,6 +54,19 @@ def test_a_gain_is_paired_over_persons() -> None:
     assert (gain.value, gain.low, gain.high) == pytest.approx((0.2, 0.2, 0.2))
     alone = summarise_drift(Readings({"anchor": rows["anchor"]}))
     assert "anchor_identity_gain" not in alone
+
+
+def test_systems_are_compared_with_the_first_of_them() -> None:
+    """At the end, and over all of the video."""
+    rows = {"whole": [reading([1.0, 0.0]), reading([2.0, 1.0])],
+            "less": [reading([1.5, 0.1]), reading([2.5, 1.1])]}  # fmt: skip
+    found = summarise_drift(Readings(rows), {"whole": "whole", "less": "less"})
+    assert found["less_identity_gain"].value == pytest.approx(0.1)
+    assert found["less_identity_over"].value == pytest.approx(0.3)
+    assert found["less_identity_over"].label == (
+        "face similarity with the reference, all: less over whole"
+    )
+    assert not any(key.startswith("whole") and key.endswith(("gain", "over")) for key in found)
 
 
 def test_change_is_paired_and_minutes_are_means() -> None:
@@ -92,7 +105,8 @@ def test_of_long_videos_some_windows_are_numbers() -> None:
     assert numbers["anchor_mouth_at_1000"].value == 50
     assert "anchor_mouth_minute_1" not in numbers
     assert "anchor_mouth_at_10000" not in numbers
-    axes = draw_courses(Readings({"anchor": rows}), {"anchor": "x"}).axes
+    readings = Readings({"anchor": rows})
+    axes = draw_courses(readings, {"anchor": "x"}, tracks_of(readings)).axes
     assert np.asarray(axes[0].lines[0].get_ydata())[-1] == 59
 
 
@@ -122,6 +136,8 @@ def test_frames_are_drawn_in_a_row_for_each_way() -> None:
     axes = draw_frames(Readings(rows), words, 1.0).axes
     assert len(axes) == 2 * 12
     first, second = (axes[at].images[0].get_array() for at in (0, 12))
+    assert first is not None
+    assert second is not None
     assert (first == FRAMES[0].transpose(1, 2, 0)).all()
     assert (second == 255 - first).all()
     assert axes[0].get_ylabel() == "prefix"

@@ -28,6 +28,12 @@ def _precision(name: str) -> str:
     return name
 
 
+def _switch(value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ValueError(f"a switch is true or false, got {value!r}")
+    return value == "true"
+
+
 OPTIONS: dict[str, Callable[[str], Any]] = {
     "seed": int,
     "num_steps": int,
@@ -40,6 +46,10 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "overshoot": float,
     "chunk_latents": int,
     "look_ahead": int,
+    "anchor": _switch,
+    "rolling": _switch,
+    "sink": str,
+    "history": str,
     "precision": _precision,
 }
 """The fields of a request (request/request.py) that a system may set, with their types, and the

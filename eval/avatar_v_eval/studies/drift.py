@@ -1,23 +1,21 @@
 """Identity, colours, lips and memory over long videos, and the seams of their chunks.
 
-TEST persons speak for ``--minutes`` in each of the ways to join chunks (`VARIANTS`), or speak and
-are silent in turns. The videos are read while they stream: nothing of them is kept but numbers and
-a few frames. One person is enough for a stream of an hour: its trend has an interval over time.
+TEST persons speak for ``--minutes`` in each of the ways to join chunks (`VARIANTS`), or by each of
+several ``--systems``, or speak and are silent in turns. The videos are read while they stream:
+nothing of them is kept but numbers and a few frames. One person is enough for a stream of an hour:
+its trend has an interval over time.
 """
 
 import argparse
 import dataclasses
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from matplotlib.figure import Figure
 
 from avatar_v.base.options import at_once
 from avatar_v.critics.motion import MOUTH_OPEN
@@ -29,14 +27,13 @@ from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME, TEMPO
 from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, rendered_video
 from avatar_v_eval.generated import build_inputs
 from avatar_v_eval.intervals import jackknife, mean_interval
-from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout, add_sampling_options
+from avatar_v_eval.studies.drift_figures import WINDOW_S, draw_courses, draw_frames
 from avatar_v_eval.study_metrics import StudyMetrics
+from avatar_v_eval.systems import named, parse_system
 
-WINDOW_S = 20
-"""Everything is averaged over windows of so many seconds."""
 WINDOW = WINDOW_S * FRAME_RATE_HZ
 REFERENCE_FRAMES = 401
 NUM_PICTURES = 12
@@ -82,6 +79,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_sampling_options(parser)
     add = parser.add_argument
     add("--variants", nargs="+", default=list(VARIANTS)[:4], choices=list(VARIANTS))
+    add(
+        "--systems", nargs="+", metavar="NAME=WEIGHTS[?FIELD=VALUE&…]",
+        help="weights side by side in place of --variants; gains are over the first",
+    )  # fmt: skip
     add("--persons", type=int, default=4)
     add("--first", type=int, default=0, help="number of the first person")
     add("--split", default="test", choices=("test", "validation"))
@@ -97,7 +98,12 @@ def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 1 if options.minutes * 60 >= HOUR_S else 2)
     if options.minutes * 60 < 2 * WINDOW_S:
         raise ValueError(f"--minutes {options.minutes}: drift needs at least {2 * WINDOW_S} s")
-    rollout, metrics = Rollout.load(options.weights, options), StudyMetrics.load()
+    metrics = StudyMetrics.load()
+    ways, words = asked_ways(options)
+    weights = metrics.hashes() | way_hashes(ways)
+    lengths = {way.rollout.pipeline.format.chunk_latents for way in ways.values()}
+    if len(lengths) > 1:
+        raise ValueError(f"--systems make chunks of {sorted(lengths)} latents: seams differ")
     cases = asked_cases(
         options,
         num_frames=round(options.minutes * 60 * FRAME_RATE_HZ),
@@ -106,37 +112,36 @@ def measure(options: argparse.Namespace) -> Findings:
     )
     if options.turns:
         cases = [in_turns(case) for case in cases]
-    weights = {**rollout.hashes(), **metrics.hashes()}
     readings = read_cases(
         cases,
-        {name: partial(stream, rollout, name) for name in options.variants},
-        StreamReader(metrics, rollout.pipeline.format.chunk_latents, options.turns),
+        {name: way.stream for name, way in ways.items()},
+        StreamReader(metrics, lengths.pop(), options.turns),
         num_workers=options.workers,
         kept=resumable(options, weights),
     )
-    numbers = summarise_drift(readings)
+    numbers = summarise_drift(readings, words)
     if options.workers == 1:
-        for name in options.variants:
+        for name in ways:
             held = readings.values(name, "memory")
             numbers[f"{name}_memory"] = mean_of(held.max(1)).described("most memory", unit="MiB")
             if held.shape[1] > 2:
                 numbers[f"{name}_memory_growth"] = memory_growth(held)
     people = f"{options.persons} {options.split.upper()} persons from number {options.first} on"
-    words = {name: VARIANTS[name] for name in options.variants}
+    rollouts = {way.rollout.described(): way.rollout for way in ways.values()}
     return Findings(
         f"{options.minutes:g} minutes of generated video, and the seams of its chunks",
         numbers,
-        recipe=rollout.recipe,
+        recipe=", ".join(sorted({each.recipe for each in rollouts.values()})),
         weights=weights,
         notes=[
             f"{people}, 16 s of reference, windows of {WINDOW_S} s; intervals over persons, those "
             f"of trends over pieces of {PIECE_S / 60:g} minutes",
             *(["the second half of every window is silent"] if options.turns else []),
-            rollout.described(),
+            *rollouts,
         ],
         figures={
             "_frames": draw_frames(readings, words, options.minutes),
-            "_courses": draw_courses(readings, words),
+            "_courses": draw_courses(readings, words, tracks_of(readings)),
         },
     )
 
@@ -179,11 +184,38 @@ def memory_growth(held: Float[np.ndarray, "n w"]) -> Number:
     return number.described(words, target="≤ 1.05")
 
 
-def stream(rollout: Rollout, variant: str, case: Case) -> Iterator[Video]:
-    """The video of a case, block by block, its chunks joined in one of the `VARIANTS`."""
-    how = {"anchor": True, **HOW.get(variant, {})}
-    request = rollout.request_for(case.person_id, case.prompt).changed(**how)
-    yield from rollout.pipeline.stream(build_inputs(rollout, case, REFERENCE_FRAMES), request)
+@dataclass(frozen=True)
+class Way:
+    """Weights, and how the chunks of a video are joined."""
+
+    rollout: Rollout
+    how: Mapping[str, Any]  # fields of a request
+
+    def stream(self, case: Case) -> Iterator[Video]:
+        """The video of a case, block by block."""
+        made = self.rollout.request_for(case.person_id, case.prompt).changed(**self.how)
+        inputs = build_inputs(self.rollout, case, REFERENCE_FRAMES)
+        yield from self.rollout.pipeline.stream(inputs, made)
+
+
+def asked_ways(options: argparse.Namespace) -> tuple[dict[str, Way], dict[str, str]]:
+    """The ways that are compared, and their words. ValueError for systems that cannot be loaded."""
+    if options.systems:
+        found = {name: parse_system(text, options) for name, text in named(options.systems)}
+        how = {"anchor": True}
+        return {name: Way(rollout, how) for name, rollout in found.items()}, {n: n for n in found}
+    rollout = Rollout.load(options.weights, options)
+    ways = {name: Way(rollout, {"anchor": True, **HOW.get(name, {})}) for name in options.variants}
+    return ways, {name: VARIANTS[name] for name in options.variants}
+
+
+def way_hashes(ways: Mapping[str, Way]) -> dict[str, str]:
+    """Of the weights of all ways: by part where they are the same, else by way and part."""
+    each = {id(way.rollout): (name, way.rollout) for name, way in ways.items()}
+    found = [(name, rollout.hashes()) for name, rollout in each.values()]
+    if len(found) == 1:
+        return found[0][1]
+    return {f"{part} of {name}": value for name, own in found for part, value in own.items()}
 
 
 @dataclass(frozen=True)
@@ -279,29 +311,36 @@ def change_ratio(
     return float(np.median(change[at]) / np.median(np.delete(change, rest)))
 
 
-def summarise_drift(readings: Readings) -> dict[str, Number]:
+def summarise_drift(readings: Readings, words: Mapping[str, str] = VARIANTS) -> dict[str, Number]:
     """First and last window and every minute of each track, their change, and the seams; and the
-    gain of each other way over the plain one at the end, paired over persons."""
-    numbers = {}
+    gain of each other way over the plain one, or else over the first of those that are no
+    `VARIANTS`, at the end and over all, paired over persons. ``words`` of the ways."""
+    numbers: dict[str, Number] = {}
+    systems = [name for name in readings.rows if name not in VARIANTS]
+    base = systems[0] if systems else "plain"
     for variant, (name, word) in product(readings.rows, tracks_of(readings).items()):
         tracks = readings.values(variant, name)
-        key, label = f"{variant}_{name}", f"{word}, {VARIANTS[variant]}"
-        for ending, words, values in _spans(tracks):
+        key, label = f"{variant}_{name}", f"{word}, {words[variant]}"
+        for ending, when, values in _spans(tracks):
             number = mean_of(values)
-            numbers[f"{key}_{ending}"] = number.described(f"{label}: {words}")
+            numbers[f"{key}_{ending}"] = number.described(f"{label}: {when}")
         if tracks.shape[1] * WINDOW_S >= HOUR_S:
             numbers[f"{key}_trend"] = trend(tracks).described(f"{label}: change in an hour")
-        if variant != "plain" and "plain" in readings.rows:
-            gain = mean_of(tracks[:, -1] - readings.values("plain", name)[:, -1])
-            numbers[f"{key}_gain"] = gain.described(
-                f"{word}, last {WINDOW_S} s: {VARIANTS[variant]} over {VARIANTS['plain']}"
+        if variant != base and base in readings.rows:
+            more, over = (
+                tracks - readings.values(base, name),
+                f"{words[variant]} over {words[base]}",
             )
+            gain = mean_of(more[:, -1]).described(f"{word}, last {WINDOW_S} s: {over}")
+            numbers[f"{key}_gain"] = gain
+            if systems:
+                numbers[f"{key}_over"] = mean_of(more.mean(1)).described(f"{word}, all: {over}")
     for variant, (place, where), (seam, word) in product(
         readings.rows, PLACES.items(), SEAMS.items()
     ):
         ratios = mean_of(readings.values(variant, f"{place}_{seam}"))
         numbers[f"{variant}_{place}_{seam}"] = ratios.described(
-            f"{word} at {where} / inside, medians, {VARIANTS[variant]}",
+            f"{word} at {where} / inside, medians, {words[variant]}",
             target="≤ 1.2" if place == "seam" else "",
         )
     return numbers
@@ -330,34 +369,3 @@ def tracks_of(readings: Readings) -> Mapping[str, str]:
     """The tracks that were read, with their words."""
     first = next(iter(readings.rows.values()))[0]
     return {name: word for name, word in IN_TURNS.items() if name in first}
-
-
-def draw_courses(readings: Readings, variants: Mapping[str, str]) -> Figure:
-    """Each track over time, its mean over persons, a line for each variant."""
-    tracks = tracks_of(readings)
-    figure = Figure(figsize=(9, 1.3 * len(tracks)), layout="constrained")
-    for axes, (name, word) in zip(
-        figure.subplots(len(tracks), sharex=True), tracks.items(), strict=True
-    ):
-        for variant, label in variants.items():
-            course = readings.values(variant, name).mean(0)
-            axes.plot(WINDOW_S * np.arange(len(course)), course, label=label, linewidth=1)
-        axes.set_title(word, fontsize=8, loc="left")
-        axes.tick_params(labelsize=7)
-    axes.set_xlabel("seconds", fontsize=8)
-    figure.legend(
-        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8
-    )
-    return figure
-
-
-def draw_frames(readings: Readings, variants: Mapping[str, str], minutes: float) -> Figure:
-    """The first person over time, a row for each variant."""
-    rows = [list(np.asarray(readings.rows[name][0]["frames"])) for name in variants]
-    seconds = np.linspace(0, 60 * minutes, len(rows[0]))
-    return picture_grid(
-        [[torch.from_numpy(frame) for frame in row] for row in rows],
-        row_labels=[textwrap.fill(label, 16) for label in variants.values()],
-        below=[f"{s:.0f} s" for s in seconds],
-        side_inches=0.84,
-    )
