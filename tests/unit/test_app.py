@@ -11,7 +11,9 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from avatar_v.app import html
 from avatar_v.app.example import SPEECH_FRAMES, draw_person
@@ -140,6 +142,18 @@ def test_size_and_duration_are_limited(form: PageForm, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no sound")
     with pytest.raises(ValueError, match=r"notes\.txt"):
         checked(dataclasses.replace(form, speech=str(tmp_path / "notes.txt")))
+
+
+def test_the_name_of_a_file_lifts_no_limit(form: PageForm, tmp_path: Path) -> None:
+    sound = tmp_path / "talk.wav"
+    named = str(sound.rename(tmp_path / "talk.person"))
+    with pytest.raises(ValueError, match=r"The speech lasts 2 s; at most 1\.5 s"):
+        checked(dataclasses.replace(form, speech=named), Limits(speech_s=1.5))
+    picture = Path(form.reference or "").rename(tmp_path / "me.person")
+    with pytest.raises(ValueError, match=r"The clip: me\.person is no person file"):
+        checked(dataclasses.replace(form, reference=str(picture), speech=named))
+    save_file({"image": torch.zeros(1)}, picture)
+    assert checked(dataclasses.replace(form, reference=str(picture), speech=named))
 
 
 def test_a_recording_without_a_duration_is_measured(tmp_path: Path) -> None:

@@ -44,6 +44,12 @@ def read_with_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
 
 
+def holds_tensors(path: Path) -> bool:
+    """Whether a file begins as a safetensors file does: the size of its header, then JSON."""
+    with open(path, "rb") as file:
+        return file.read(9)[8:] == b"{"
+
+
 def hash_of(config: Mapping[str, Any], state: Iterable[tuple[str, Tensor]]) -> str:
     """16 hex digits of a config and of weights as fp32, whatever type they are stored in."""
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())

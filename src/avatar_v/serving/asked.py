@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from avatar_v.base.options import option_flag
+from avatar_v.base.states import holds_tensors
 from avatar_v.engines.checks import check_script
 from avatar_v.engines.script import SPOKEN_PER_S
 from avatar_v.engines.voices import is_drawn
@@ -138,18 +139,25 @@ def _paths(
 ) -> str | tuple[str, ...]:
     most_s = limits.speech_s if name in ("audio", "listen") else limits.reference_s
     if name != "also":
-        return _path(given, find, limits, most_s, called)
+        return _path(name, given, find, limits, most_s, called)
     if not isinstance(given, tuple) or len(given) > 8:
         raise ValueError("also is a list of at most 8 ids of files")
-    return tuple(_path(id_, find, limits, most_s, called) for id_ in given)
+    return tuple(_path(name, id_, find, limits, most_s, called) for id_ in given)
 
 
 def _path(
-    id_: Any, find: Callable[[str], Path | None], limits: Limits, most_s: float, called: str
+    name: str,
+    id_: Any,
+    find: Callable[[str], Path | None],
+    limits: Limits,
+    most_s: float,
+    called: str,
 ) -> str:
     path = find(id_) if isinstance(id_, str) else None
     if path is None:
         raise ValueError(f"{called} is not here any more; add it again")
-    if not is_person_file(path):
+    if name != "reference" or not is_person_file(path):
         check_file(called, str(path), limits, most_s)
+    elif not holds_tensors(path):
+        raise ValueError(f"{called}: {path} is no person file: make one with avatar-v person")
     return str(path)
