@@ -249,6 +249,14 @@ def two_rates(path: Path) -> None:
     path.write_bytes(path.read_bytes() + other.read_bytes())
 
 
+def joined(path: Path) -> None:
+    """Two recordings in one file, each with times from 0 on."""
+    how = {"codec": "mpeg2video", "sound": "mp2"}
+    write_av(path, sides=(48,) * 60, sound_at_s=1, **how)
+    other = write_av(path.with_name("other.ts"), **how)
+    path.write_bytes(path.read_bytes() + other.read_bytes())
+
+
 def circle(path: Path) -> None:
     path.symlink_to(path.with_name("round"))
     path.with_name("round").symlink_to(path)
@@ -355,6 +363,7 @@ CASES = {
     "no samples": Case(
         lambda path: write_wav(path, samples=np.zeros(0)), ".wav", NO_PICTURE, "holds no samples"
     ),
+    "joined": both(joined, ".ts", r"jump back \d\.\d s, \d\.\d s into it"),
     "two rates": Case(two_rates, ".aac", NO_PICTURE, "the sound changes its form"),
     "title in Latin-1": Case(latin_title, ".mkv", None, None),
     "mp4 cut, index first": Case(

@@ -19,10 +19,12 @@ from avatar_v.media.channels import VoiceChannel
 from avatar_v.media.delivered import Delivered, SoundFormat, delivered_format
 from avatar_v.media.files import Mp4File
 from avatar_v.media.writer import Writer
+from clip_files import beeping_film, heard_and_seen
 from hostile_media import write_wav
 
 RATE = 16_000
 NUM = 2 * RATE
+STEREO = SoundFormat(48_000, "stereo")
 
 
 def tone(hz: float, rate: int = RATE, num: int | None = None) -> np.ndarray:
@@ -208,6 +210,56 @@ def test_sound_that_starts_later_than_the_picture_stays_in_sync(
     heard = reading.read_audio(path).numpy()
     begin = int(np.argmax(np.abs(heard) > 0.03))
     assert abs(begin / RATE - (1 + late_s)) < 0.02  # half a video frame
+
+
+# --- its times ---
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codecs"),
+    [
+        ("mp4", ("libx264", "aac")),
+        ("webm", ("libvpx", "libopus")),
+        ("mkv", ("libx264", "libopus")),
+        ("ts", ("libx264", "aac")),
+    ],
+)
+def test_a_hole_in_the_sound_is_silence(
+    tmp_path: Path, suffix: str, codecs: tuple[str, str]
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    beeping_film(path, 4, (0.48, 3.0), codecs=codecs, lost_s=(1.0, 2.5))
+    sound, video = reading.read_audio(path), reading.read_video(path)
+    beeps, flashes = heard_and_seen(sound, video)
+    assert flashes == pytest.approx([0.48, 3.0])
+    assert beeps == pytest.approx(flashes, abs=0.02)  # half a video frame
+    assert len(sound) == pytest.approx(len(video) * 640, abs=2 * 1024 // 3)  # two AAC frames
+    num_stereo = sum(len(part) for part in reading.iter_channels(path, STEREO)) // 2
+    assert abs(num_stereo - 3 * len(sound)) < 100  # 2 ms
+
+
+def test_what_overlaps_is_cut_and_what_is_later_waits(tmp_path: Path) -> None:
+    """Two recordings that were joined, of which the second begins before, or long after, the end of
+    the first."""
+    first = beeping_film(tmp_path / "a.ts", 2, (0.48,), at_s=1.0).read_bytes()
+    for at_s, num in ((1.6, 90), (5.0, 175)):
+        second = beeping_film(tmp_path / "b.ts", 2, (1.2,), at_s=1.0 + at_s).read_bytes()
+        path = tmp_path / "c.ts"
+        path.write_bytes(first + second)
+        sound, video = reading.read_audio(path), reading.read_video(path)
+        beeps, flashes = heard_and_seen(sound, video)
+        assert flashes == pytest.approx([0.48, at_s + 1.2], abs=0.041)
+        assert beeps == pytest.approx(flashes, abs=0.03)  # a transport stream delays AAC by 21 ms
+        assert len(video) == num
+        assert len(sound) == pytest.approx(num * 640, abs=2 * 1024 // 3)
+
+
+def test_times_that_are_rounded_leave_no_hole(tmp_path: Path) -> None:
+    """Matroska counts milliseconds; at 44.1 kHz no frame of FLAC has a whole number of them."""
+    how = {"rate": 44_100, "codec": "flac"}
+    rounded = sound_file(tmp_path / "a.mkv", tone(300, 44_100), **how)
+    exact = sound_file(tmp_path / "a.flac", tone(300, 44_100), **how)
+    assert torch.equal(reading.read_audio(rounded), reading.read_audio(exact))
 
 
 # --- what is delivered ---

@@ -4,20 +4,19 @@ What comes out is always on the project's grid: RGB uint8 frames "f 3 h w" at 25
 upright and with square pixels, and mono float32 audio at 16 kHz, the voice of the track's channels
 (channels.py). In a file that has both, frame 0 and sample 0 are the same moment. Every failure is a
 ValueError naming the file and its trouble. Which files are opened, and within which limits, is
-containers.py's. Videos to watch are written by writer.py; the H.264 bytes of a shard are here.
+containers.py's; how frames and samples come to their times is timeline.py's. Videos to watch are
+written by writer.py; the H.264 bytes of a shard are here.
 """
 
 import io
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 import torch
-from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.error import FFmpegError
 from av.video.frame import VideoFrame
@@ -26,9 +25,7 @@ from av.video.stream import VideoStream
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.media.channels import Channels, VoiceChannel, frame_samples
 from avatar_v.media.containers import (
-    MAX_DURATION_S,
     audio_stream,
     decoded,
     is_tiled,
@@ -40,10 +37,8 @@ from avatar_v.media.containers import (
 from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.hdr import kind_of_colours
 from avatar_v.media.pictures import PictureConverter, checked, open_tiled, read_tiled
+from avatar_v.media.timeline import aligned, on_grid
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ
-
-MAX_STILL_S = 600
-"""A picture that stands still for longer, or sound that starts so much later, is a fault."""
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -122,8 +117,9 @@ def iter_video(
     Any frame rate, constant or varying, becomes ``frame_rate_hz``: each source frame goes to the
     grid time nearest to its own and stays until the next one's, so sync with the audio is kept to
     half a frame. ``max_side`` reduces larger pictures while they are converted. A file that is
-    missing, unreadable, damaged, or without video or frames, and a picture that is too large or
-    too small, or changes its size, are a ValueError of the ``next`` that meets it.
+    missing, unreadable, damaged, or without video or frames, times that jump back, and a picture
+    that is too large or too small, or changes its size, are a ValueError of the ``next`` that
+    meets it.
     """
     for picture in iter_pictures(path, frame_rate_hz=frame_rate_hz):
         yield picture.at(max_side)
@@ -145,7 +141,7 @@ def iter_pictures(path: str | Path, *, frame_rate_hz: int = FRAME_RATE_HZ) -> It
             frames = checked(decoded(container, stream, path), aspect, path)
         convert = PictureConverter(container, path, aspect=aspect)
         shapes: dict[int | None, tuple[int, ...]] = {}
-        for frame, count in _on_grid(frames, frame_rate_hz, path):
+        for frame, count in on_grid(frames, frame_rate_hz, path):
             picture = Picture(frame, convert, shapes, f"{num_given / frame_rate_hz:.2f} s", path)
             for _ in range(count):
                 yield picture
@@ -207,11 +203,12 @@ def iter_audio(
 
     ``track`` counts from 1; by default the track that the file flags as its default, else the
     first. In a file with video, sample 0 is the moment of the first video frame: a late audio track
-    is padded with silence, an early one cut. Full scale is ±1. ValueError for a missing or
-    unreadable file, no such audio stream, no samples, or, behind the last part, samples that are
-    not finite.
+    is padded with silence, an early one cut. Holes in its times, as lost packets and a muted track
+    leave them, are filled with silence, and what overlaps is cut. Full scale is ±1. ValueError for
+    a missing or unreadable file, no such audio stream, no samples, times that jump back, or,
+    behind the last part, samples that are not finite.
     """
-    for part in _aligned(path, track, sample_rate_hz, None):
+    for part in aligned(path, track, sample_rate_hz, None):
         yield torch.from_numpy(part[0])
 
 
@@ -220,7 +217,7 @@ def iter_channels(
 ) -> Iterator[Waveform]:
     """The sound of ``iter_audio`` in a ``form``, its channels interleaved; the same errors."""
     layout = None if form.layout == "mono" else form.layout
-    for part in _aligned(path, track, form.sample_rate_hz, layout):
+    for part in aligned(path, track, form.sample_rate_hz, layout):
         yield torch.from_numpy(np.ascontiguousarray(part.T).reshape(-1))
 
 
@@ -287,114 +284,3 @@ def _size(container: InputContainer, stream: VideoStream, path: str | Path) -> t
 
 def _colours(stream: VideoStream) -> str:
     return kind_of_colours(stream.codec_context.color_trc, stream.codec_context.color_primaries)
-
-
-def _on_grid(
-    frames: Iterator[VideoFrame], rate_hz: int, path: str | Path
-) -> Iterator[tuple[VideoFrame, int]]:
-    """Source frames with the number of grid frames each fills; the sum is the video's duration."""
-    held, held_slot = None, 0
-    start = end = Fraction(0)
-    for frame in frames:
-        if frame.pts is None or frame.time_base is None:  # a stream without times: as they come
-            time, duration = start + Fraction(held_slot + 1, rate_hz), None
-        else:
-            time, duration = frame.pts * frame.time_base, frame.duration * frame.time_base
-        if held is None:
-            start = time
-        elif (slot := _nearest((time - start) * rate_hz)) > held_slot:
-            yield held, _count(slot - held_slot, slot, rate_hz, path)
-            held_slot = slot
-        held, end = frame, time + (duration or Fraction(1, rate_hz))
-    if held is not None:
-        slot = _nearest((end - start) * rate_hz)
-        count = max(slot - held_slot, 1 if held_slot == 0 else 0)
-        yield held, _count(count, slot, rate_hz, path)
-
-
-def _count(count: int, slot: int, rate_hz: int, path: str | Path) -> int:
-    """``count``. ValueError where times in the file would make one picture last for hours."""
-    if count > MAX_STILL_S * rate_hz:
-        raise ValueError(
-            f"{path}: one picture stands still for {count / rate_hz:.0f} s; "
-            f"at most {MAX_STILL_S} s can be read"
-        )
-    if slot > MAX_DURATION_S * rate_hz:
-        raise ValueError(f"{path}: its picture goes on for more than {MAX_DURATION_S} s")
-    return count
-
-
-def _nearest(value: Fraction) -> int:
-    return int(value + Fraction(1, 2))
-
-
-def _aligned(
-    path: str | Path, track: int | None, sample_rate_hz: int, layout: str | None
-) -> Iterator[Channels]:
-    """The parts of ``iter_audio`` in this layout; None is the voice alone."""
-    with open_media(path) as container:
-        stream = audio_stream(container, path, track)
-        if stream is None:
-            why = missing(container, "audio")
-            raise ValueError(f"{path}: {why}; expected speech to be in it")
-        zero_s = _first_frame_time(path) if video_stream(container, path) else None
-        num_read = num_bad = num_early = 0
-        for time_s, samples in _samples(container, stream, path, sample_rate_hz, layout):
-            num_channels, num = samples.shape
-            if num_read == 0 and time_s is not None and zero_s is not None:
-                if abs(zero_s - time_s) > MAX_STILL_S:
-                    raise ValueError(
-                        f"{path}: its sound starts at {time_s:.0f} s, its picture at {zero_s:.0f} s"
-                    )
-                num_early = round((zero_s - time_s) * sample_rate_hz)
-                if num_early < 0:
-                    yield np.zeros((num_channels, -num_early), np.float32)
-            num_read += num
-            if num_read > MAX_DURATION_S * sample_rate_hz:
-                raise ValueError(f"{path}: its sound goes on for more than {MAX_DURATION_S} s")
-            num_bad += int((~np.isfinite(samples).all(0)).sum())
-            cut = min(max(num_early, 0), num)
-            num_early -= cut
-            if cut < num:
-                yield samples[:, cut:]
-    if num_read == 0:
-        raise ValueError(f"{path}: the audio stream holds no samples")
-    if num_early > 0:
-        raise ValueError(f"{path}: the sound ends before the picture begins")
-    if num_bad > 0:
-        raise ValueError(f"{path}: {num_bad} of {num_read} audio samples are NaN or infinite")
-
-
-def _samples(
-    container: InputContainer,
-    stream: AudioStream,
-    path: str | Path,
-    sample_rate_hz: int,
-    layout: str | None,
-) -> Iterator[tuple[float | None, Channels]]:
-    """Parts of an audio stream, each with the time at which the stream begins."""
-    resampler = av.AudioResampler(format="flt", rate=sample_rate_hz, layout=layout)
-    begin_s, form, voice = None, None, None
-    for frame in itertools.chain(decoded(container, stream, path), [None]):
-        if frame is not None:
-            now = (frame.sample_rate, frame.layout.name, frame.format.name)
-            if form is None:
-                begin_s, form = frame.time, now
-                voice = VoiceChannel(frame.layout, sample_rate_hz) if layout is None else None
-            elif now != form:
-                raise ValueError(f"{path}: the sound changes its form from {form} to {now}")
-        try:
-            parts = resampler.resample(frame)
-        except FFmpegError as error:
-            raise ValueError(f"{path}: the audio cannot be converted ({error})") from error
-        for part in map(frame_samples, parts):
-            yield begin_s, part if voice is None else voice(part)[None]
-
-
-def _first_frame_time(path: str | Path) -> float | None:
-    with open_media(path) as container:
-        stream = video_stream(container, path)
-        assert stream is not None
-        for frame in decoded(container, stream, path):
-            return frame.time
-    return None
