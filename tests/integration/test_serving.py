@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,20 @@ def test_a_folder_that_cannot_be_made_fails_a_job_and_not_its_worker(
     found = place.store.find(job.id, "acme")
     assert found is not None
     assert (found.state, found.error) == ("failed", f"[Errno 17] File exists: '{job.id}'")
+
+
+def test_a_speech_longer_than_was_checked_fails_its_job(
+    place: Place, pipe: AvatarPipeline, request_: Request
+) -> None:
+    person = request_.person
+    options = {"reference": person.reference, "audio": person.audio, "face_crop": False}
+    admission = Admission()
+    job = place.store.ask("acme", options, seconds=-1.0, priority=0, admission=admission)
+    Worker(place.store, place.jobs, pipe, stop=threading.Event())._take()
+    found = place.store.find(job.id, "acme")
+    assert found is not None
+    assert found.state == "failed"
+    assert re.search(r"\.wav has \d s of sound; its packets promise -1 s", found.error or "")
 
 
 def test_what_a_video_waits_for_is_not_swept(place: Place) -> None:

@@ -262,6 +262,24 @@ def test_times_that_are_rounded_leave_no_hole(tmp_path: Path) -> None:
     assert torch.equal(reading.read_audio(rounded), reading.read_audio(exact))
 
 
+def test_the_length_of_a_file_is_that_of_what_is_read(tmp_path: Path) -> None:
+    late = beeping_film(tmp_path / "late.ts", 2, (0.48,), at_s=5400.0)
+    assert containers.extent(late)[0] == pytest.approx(2.0, abs=0.1)  # frames of AAC
+    assert containers.early_end(late) is None
+    path = tmp_path / "dense.mka"  # a minute of packets, all stamped into one second
+    with av.open(str(path), "w", format="matroska") as container:
+        stream = audio_stream(container, "libopus", 48_000, "mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 48_000), np.float32), format="fltp",
+                                           layout="mono")  # fmt: skip
+        for second in range(60):
+            frame.sample_rate, frame.pts = 48_000, 48_000 * second
+            for packet in stream.encode(frame):
+                packet.pts = packet.dts = (packet.pts or 0) // 60
+                container.mux(packet)
+    assert containers.extent(path)[0] == pytest.approx(60.0, abs=0.1)
+    assert len(reading.read_audio(path)) < 1.1 * RATE
+
+
 # --- what is delivered ---
 
 

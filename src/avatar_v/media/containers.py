@@ -8,9 +8,11 @@ pixels is the decoder's too, because headers may lie. Frames and samples are rea
 
 import errno
 import io
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -202,17 +204,19 @@ def decoded(
 
 
 def extent(path: str | Path) -> tuple[float, int]:
-    """Seconds up to the end of the last packet, and the packets of the video streams, of which none
-    holds more than one picture. ValueError as for ``open_media``.
+    """Seconds from the first packet to the end of the last one, or those of all packets of a sound
+    together if they are more; and the packets of the video streams, of which none holds more than
+    one picture. ValueError as for ``open_media``.
 
     Headers are not asked: a browser's recording has no duration there, and others may lie.
     """
     with open_media(path) as container:
         try:
-            end, num_pictures, _ = _walk(container)
+            packets = _walk(container)
         except FFmpegError as error:
             raise ValueError(f"{path}: cannot be read to its end ({error.strerror})") from error
-        return end, 1 if is_tiled(container) else num_pictures
+        length_s = max(packets.end_s - packets.start_s, packets.sound_s)
+        return length_s, 1 if is_tiled(container) else packets.num_pictures
 
 
 def early_end(path: str | Path) -> str | None:
@@ -226,16 +230,17 @@ def early_end(path: str | Path) -> str | None:
             if container.format.name == "jpeg_pipe":
                 container.streams.video[0].codec_context.options = {"err_detect": "explode"}
                 next(container.decode(video=0), None)
-            end, _, num_damaged = _walk(container)
+            packets = _walk(container)
         except FFmpegError as error:
             return f"{path} is cut or damaged ({error.strerror})"
         names = {*container.format.name.split(",")}
         stated_s = (container.duration or 0) / av.time_base
     states = names & STATES_DURATION or ("mp3" in names and _has_frame_count(path))
-    if states and stated_s - end > max(0.5, 0.02 * stated_s):
-        return f"{path} ends early: it holds {end:.1f} s of the {stated_s:.1f} s in its header"
-    if num_damaged:
-        return f"{path} is cut or damaged: {num_damaged} of its packets are not whole"
+    if states and stated_s - packets.end_s > max(0.5, 0.02 * stated_s):
+        held_s = f"{packets.end_s:.1f} s"
+        return f"{path} ends early: it holds {held_s} of the {stated_s:.1f} s in its header"
+    if packets.num_damaged:
+        return f"{path} is cut or damaged: {packets.num_damaged} of its packets are not whole"
     return None
 
 
@@ -298,15 +303,34 @@ def _check_duration(container: InputContainer, path: str | Path) -> None:
         )
 
 
-def _walk(container: InputContainer) -> tuple[float, int, int]:
-    """The end of the last packet in seconds, the packets of video, and those cut or damaged."""
-    end, num_pictures, num_damaged = 0.0, 0, 0
+@dataclass(frozen=True)
+class _Packets:
+    """All packets of a file."""
+
+    start_s: float
+    end_s: float
+    sound_s: float  # of the sound stream whose packets last longest, one behind the other
+    num_pictures: int
+    num_damaged: int
+
+
+def _walk(container: InputContainer) -> _Packets:
+    start_s, end_s, num_pictures, num_damaged = math.inf, 0.0, 0, 0
+    sounds_s = {stream.index: 0.0 for stream in container.streams.audio}
     for packet in container.demux():
         num_pictures += packet.stream.type == "video" and packet.size > 0
         num_damaged += packet.is_corrupt
-        if packet.pts is not None and packet.time_base is not None:
-            end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-    return end, num_pictures, num_damaged
+        if packet.time_base is None:
+            continue
+        duration_s = float((packet.duration or 0) * packet.time_base)
+        if packet.pts is not None:
+            time_s = float(packet.pts * packet.time_base)
+            end_s = max(end_s, time_s + duration_s)
+            start_s = start_s if packet.is_discard else min(start_s, time_s)
+        if packet.stream.type == "audio" and not packet.is_discard:
+            sounds_s[packet.stream.index] += duration_s
+    sound_s = max(sounds_s.values(), default=0.0)
+    return _Packets(min(start_s, end_s), end_s, sound_s, num_pictures, num_damaged)
 
 
 def _has_frame_count(path: str | Path) -> bool:

@@ -38,6 +38,8 @@ from avatar_v.serving.place import LIVE, VIDEO, worker_name
 LOG = logging.getLogger("avatar_v.serving")
 LOOK_S = 0.5
 """Between two looks at an empty queue."""
+MOST_MORE_S = 1.0
+"""By which a speech may be longer than its packets: it is filled up to the next frame."""
 KEEP_S = LEASE_S / 6
 """Between two signs of life."""
 
@@ -156,6 +158,7 @@ class Worker:
         warnings = [self._words(text, *paths) for text in making.inputs.warnings]
         rate, num, end_s = self.pipeline.format.video.frame_rate_hz, 0, float("inf")
         total = making.inputs.num_frames or 0
+        _check_length(request, total / rate, job.seconds)
         self.store.keep(job, total=total, warnings=json.dumps(warnings))
         with contextlib.closing(iter(making)) as clips:
             for clip in clips:
@@ -210,6 +213,15 @@ class Worker:
     def _seen(self, **made: float) -> None:
         self._seen_s = time.monotonic()
         self.store.seen(self.name, self.pipeline.weights_hash, **made)
+
+
+def _check_length(request: Request, read_s: float, checked_s: float) -> None:
+    """ValueError where more of a file is read than was there when its length was checked."""
+    if request.person.audio is not None and read_s > checked_s + MOST_MORE_S:
+        raise ValueError(
+            f"{request.person.audio} has {read_s:.0f} s of sound; its packets promise "
+            f"{checked_s:.0f} s"
+        )
 
 
 def _request(job: Job, out: Path) -> Request:
