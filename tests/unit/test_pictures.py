@@ -1,5 +1,6 @@
 """Pictures come upright, whole, and in the colours of standard range, whatever stored them."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -198,6 +199,21 @@ def test_matrix_and_range_are_those_of_the_file(matrix: int, full: bool, tmp_pat
     )
     assert np.abs(shown(path) - CORNERS).max() <= 2
     assert colour_note(path) is None
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libvpx-vp9"), ("mov", "mjpeg")])
+def test_pixels_are_square_whether_container_or_codec_states_their_aspect(
+    suffix: str, codec: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.width = stream.height = 64
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        stream.codec_context.sample_aspect_ratio = Fraction(2, 1)
+        frame = av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), format="rgb24")
+        container.mux([*stream.encode(frame), *stream.encode(None)])
+    assert read_video(path).shape == (1, 3, 64, 128)
 
 
 @pytest.mark.parametrize(("scale", "matrix"), [(1, Colorspace.ITU601), (14, Colorspace.ITU709)])

@@ -14,7 +14,7 @@ class ProbeStage(Stage):
     all stages read all files again."""
 
     name: ClassVar[str] = "probe"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     reads: ClassVar[Reads] = "file"
 
     def begin(self, seen: Seen) -> Reader:

@@ -137,7 +137,8 @@ def iter_pictures(path: str | Path, *, frame_rate_hz: int = FRAME_RATE_HZ) -> It
         if is_tiled(container):
             aspect, frames = 1.0, iter([read_tiled(path, _colours(stream))])
         else:
-            aspect = float(stream.codec_context.sample_aspect_ratio or 1)
+            stated = stream.sample_aspect_ratio or stream.codec_context.sample_aspect_ratio
+            aspect = float(stated or 1)  # the container's goes before the codec's, as players do
             frames = checked(decoded(container, stream, path), aspect, path)
         convert = PictureConverter(container, path, aspect=aspect)
         shapes: dict[int | None, tuple[int, ...]] = {}
