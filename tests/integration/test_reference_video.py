@@ -63,7 +63,7 @@ def test_no_more_is_read_than_asked_for(spoken, seconds: float, frames: int) -> 
         (None, "has no sound"),
         (torch.zeros(41 * 640), "is silent"),
         (0.1 * torch.ones(20 * 640), "0.8 s before its picture"),
-        (0.1 * torch.ones(66 * 640), "1.0 s behind its picture"),
+        (0.1 * torch.ones(66 * 640), "goes on behind its picture"),
     ],
 )
 def test_odd_sound_is_one_warning(

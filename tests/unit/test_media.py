@@ -161,6 +161,16 @@ def test_samples_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -
         read_audio(path)
 
 
+def test_no_more_samples_are_read_than_asked_for(tmp_path: Path) -> None:
+    samples = sine(16_000, 4.0).astype(np.float32)[None]
+    samples[0, 32_000:] = np.nan  # of samples that are not read
+    path = write_audio(tmp_path / "a.wav", samples, 16_000, "pcm_f32le", "flt")
+    first = read_audio(path, max_samples=20_000)
+    assert torch.equal(first, torch.from_numpy(samples[0, :20_000]))
+    with pytest.raises(ValueError, match=r"a\.wav: .* NaN or infinite"):
+        read_audio(path, max_samples=40_000)
+
+
 @pytest.mark.parametrize("audio_late_ms", [200, -200])
 def test_sound_starts_with_the_first_frame(tmp_path: Path, audio_late_ms: int) -> None:
     path = tmp_path / "av.mkv"

@@ -240,12 +240,13 @@ def _read_sound(
     if not info.has_audio:
         return None, () if num_frames == 1 else (f"{path} has no sound; only its picture is read",)
     rate, wanted = frame_rate_hz * SAMPLES_PER_FRAME, num_frames * SAMPLES_PER_FRAME
-    samples, notes = reading.read_audio(path, sample_rate_hz=rate), []
+    most = wanted + round(2 * MAX_UNEQUAL_S * rate)
+    samples, notes = reading.read_audio(path, max_samples=most, sample_rate_hz=rate), []
     missing_s = (wanted - len(samples)) / rate
     if missing_s > MAX_UNEQUAL_S:
         notes.append(f"{path}: its sound ends {missing_s:.1f} s before its picture; filled up")
     if ended and -missing_s > MAX_UNEQUAL_S:
-        notes.append(f"{path}: its sound goes on {-missing_s:.1f} s behind its picture; left out")
+        notes.append(f"{path}: its sound goes on behind its picture; left out")
     samples = high_passed(F.pad(samples, (0, max(0, wanted - len(samples))))[:wanted])
     assert isinstance(samples, Tensor)
     if float(samples.abs().max()) < SILENT_PEAK:

@@ -222,12 +222,20 @@ def iter_channels(
         yield torch.from_numpy(np.ascontiguousarray(part.T).reshape(-1))
 
 
-def read_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Waveform:
-    """All of ``iter_audio`` in one tensor; the same errors."""
+def read_audio(
+    path: str | Path, *, max_samples: int | None = None, sample_rate_hz: int = SAMPLE_RATE_HZ
+) -> Waveform:
+    """All of ``iter_audio``, or the first ``max_samples`` of it, in one tensor; the same errors, of
+    what is read."""
     read = bytearray()  # grows in place, unlike a list of parts
     for part in iter_audio(path, sample_rate_hz=sample_rate_hz):
         read += part.numpy().tobytes()
-    return torch.from_numpy(np.frombuffer(read, np.float32))
+        if max_samples is not None and len(read) >= 4 * max_samples:
+            break
+    audio = torch.from_numpy(np.frombuffer(read, np.float32))[:max_samples]
+    if num_bad := int((~audio.isfinite()).sum()):
+        raise ValueError(f"{path}: {num_bad} of {len(audio)} audio samples are NaN or infinite")
+    return audio
 
 
 def encode_video_bytes(
