@@ -300,6 +300,38 @@ def test_talk_with_the_microphone(page, files, tmp_path: Path) -> None:
     assert page.is_hidden("#av-typed")
 
 
+def test_no_microphone_stays_on_that_was_asked_for_in_vain(page, files) -> None:
+    """Stop, and a second click on Record, while the browser still asks whether it may be used."""
+    fill(page, files)
+    page.evaluate("""() => {
+      window.tracks = [];
+      const media = navigator.mediaDevices, real = media.getUserMedia.bind(media);
+      media.getUserMedia = async how => {
+        await new Promise(done => setTimeout(done, 500));
+        const stream = await real(how);
+        window.tracks.push(...stream.getTracks());
+        return stream;
+      };
+    }""")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    on = lambda: page.evaluate("tracks.map(track => track.readyState === 'live')")  # noqa: E731
+    page.click("#av-talk")
+    page.click("#av-stop")
+    until(page, lambda: on() == [False], "the microphone stays on")
+    page.wait_for_timeout(300)
+    assert not [url for url in asked if url.endswith("/live")]
+    record = "#av-speech .av-record"
+    page.click("#av-speech .av-clear")
+    page.eval_on_selector(record, "button => { button.click(); button.click(); }")
+    page.wait_for_selector(f"{record} >> text=Stop recording")
+    page.wait_for_timeout(700)
+    assert on() == [False, True]
+    page.click(record)
+    until(page, lambda: on() == [False, False], "the microphone stays on")
+    page.wait_for_selector("#av-speech[data-state=given]")
+
+
 def test_faults_are_told_on_the_page(page, site: Site, files, tmp_path: Path) -> None:
     def told(text: str) -> None:
         page.click("#av-make")

@@ -56,10 +56,13 @@ window.avatar = { given: { reference: null, speech: null } };
       if (recorder) return recorder.stop();
       clear();
       let stream;
+      button.disabled = true;  // a second click would ask for a second stream
       try {
         stream = await navigator.mediaDevices.getUserMedia(media);
       } catch (error) {
         return enter("empty", `The browser gives nothing to record (${error.message}).`);
+      } finally {
+        button.disabled = false;
       }
       const parts = [], muted = player.muted;
       recorder = new MediaRecorder(stream);

@@ -117,7 +117,9 @@
   const talk = async own => {
     const microphone = await navigator.mediaDevices?.getUserMedia(
       { audio: { echoCancellation: true, noiseSuppression: true, channelCount: 1 } }).catch(() => null);
-    if (microphone) own.ends.push(() => microphone.getTracks().forEach(track => track.stop()));
+    const release = () => microphone?.getTracks().forEach(track => track.stop());
+    if (own.over) return release();  // Stop, while the browser asked for the microphone
+    own.ends.push(release);
     say("Getting ready: reading the clip …");
     const { token, sample_rate_hz: sampleRate } = await place();
     if (own.over) return;
@@ -129,6 +131,7 @@
     frame.append(video);
     screen.replaceChildren(frame);
     const give = await player(video);
+    if (own.over) return;
     let socket = null, error = "";
     const send = data => { if (socket?.readyState === WebSocket.OPEN) socket.send(data); };
     await listen(own, microphone, sampleRate, send);
