@@ -9,13 +9,15 @@ on (Murray and Arnott 1993). Ranges of numbers, and sentences, belong to one spl
 """
 
 import functools
+import hashlib
 import importlib.util
+import json
 import multiprocessing
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,9 +31,10 @@ from avatar_v.base.seeds import derive, stream
 from avatar_v.engines.script import split_sentences
 from avatar_v.media.reading import read_audio
 from avatar_v.media.sound import resampled
+from avatar_v.shards.writer import write_text_atomically
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.voices import espeak
-from avatar_v.voices.corpus import Recording, world, write_recordings
+from avatar_v.voices.corpus import SUFFIX, Recording, world, write_recordings
 from avatar_v.voices.phonemes import EMOTIONS, LANGUAGES, PHONEMES, SILENCE, from_ipa
 from avatar_v.world.lexicon import sentence, sentence_split
 from avatar_v.world.speech import say_sentences
@@ -46,6 +49,9 @@ FRAME_MS = 5.0
 """Of WORLD."""
 PER_FILE = 20
 """Voices of one file."""
+SETTINGS_FILE = "voices.json"
+"""In the folder of a corpus: a hash of what may be said in it."""
+MOST_TRIES = 100
 _NEAREST = {"pau": SILENCE, "ax": "AH", "zh": "JH", "ssil": SILENCE}
 _PROSE = re.compile(r"[A-Z][A-Za-z ,'’-]+[.!?:;]")
 _WORDS = range(4, 15)
@@ -129,13 +135,14 @@ def make_corpus(
     on_progress: Callable[[int, int], None] = lambda done, num: None,
 ) -> None:
     """Write so many sentences of each of so many voices to a folder; the same call goes on where
-    one was stopped.
+    one was stopped. Further voices, with other numbers, may go into the same folder.
 
     ``first`` counts from the beginning of the split's range. ``texts``: what may be said, one
     sentence each, in English; None: prose of Python's documentation, the world's grammar, and words
     at random. ``languages``: which the voices speak in turn. ``emotions``: the share of sentences
-    that have one. ValueError where flite, pyworld, espeak-ng or Faker is missing, and for a range
-    that the split has not.
+    that have one. ValueError where flite, pyworld, espeak-ng or Faker is missing, for a range
+    that the split has not, and for a folder that holds some of these voices, or that other texts
+    were said for.
     """
     if shutil.which("flite") is None or importlib.util.find_spec("pyworld") is None:
         raise ValueError(NEEDS)
@@ -155,8 +162,9 @@ def make_corpus(
     said = [text for text in texts or prose() if sentence_split(text.lower()) == split]
     if not said:
         raise ValueError(f"no sentence of the texts belongs to {split}")
-    out.mkdir(parents=True, exist_ok=True)
-    make = functools.partial(_write_part, out, num_sentences, said, tuple(languages), emotions)
+    kind = (num_sentences, tuple(languages), emotions)
+    _claim(out, said, numbers, {_part_file(out, part, *kind).name for part in parts})
+    make = functools.partial(_write_part, out, said, *kind)
     if num_workers == 1:
         for done, _ in enumerate(map(make, parts), 1):
             on_progress(done, len(parts))
@@ -167,18 +175,43 @@ def make_corpus(
             on_progress(done, len(parts))
 
 
+def _claim(out: Path, said: Sequence[str], numbers: range, own: Set[str]) -> None:
+    """Make the folder, and keep in it what is said. ValueError where it holds voices of these
+    ``numbers`` in files that are not this call's ``own``, or was made with other texts."""
+    file, found = out / SETTINGS_FILE, sorted(out.glob(f"voices-*{SUFFIX}"))
+    digest = hashlib.sha256("\n".join(said).encode()).hexdigest()
+    text = json.dumps({"texts": digest})
+    if file.read_text() != text if file.is_file() else found:
+        raise ValueError(f"{out} holds voices that say other texts; choose another folder")
+    for path in found:
+        first, num = map(int, path.name.partition("x")[0].split("-")[1:])
+        if path.name not in own and first < numbers.stop and numbers.start < first + num:
+            raise ValueError(
+                f"{out} holds voices of these numbers: {path.name}; --first takes others, or "
+                "choose another folder"
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(file, text)
+
+
+def _part_file(
+    folder: Path, numbers: range, num: int, languages: tuple[str, ...], emotions: float
+) -> Path:
+    words = [] if languages == ("en",) else languages
+    words = [*words, *([f"felt{emotions:g}"] if emotions else [])]
+    name = "-".join([f"voices-{numbers[0]:07d}-{len(numbers)}x{num}", *words])
+    return folder / f"{name}{SUFFIX}"
+
+
 def _write_part(
     folder: Path,
-    num: int,
     texts: Sequence[str],
+    num: int,
     languages: tuple[str, ...],
     emotions: float,
     numbers: range,
 ) -> None:
-    words = [] if languages == ("en",) else languages
-    words = [*words, *([f"felt{emotions:g}"] if emotions else [])]
-    name = "-".join([f"voices-{numbers[0]:07d}-{len(numbers)}x{num}", *words])
-    path = folder / f"{name}.parquet"
+    path = _part_file(folder, numbers, num, languages, emotions)
     if not path.is_file():
         rows = [
             row
@@ -192,24 +225,31 @@ def _write_part(
 def recordings(
     number: int, num: int, texts: Sequence[str], language: str = "en", emotions: float = 0.0
 ) -> Iterator[Recording]:
-    """So many sentences in one voice. What flite or the drawn voice cannot say is passed over."""
-    rng, made = stream("voice corpus", number), 0
+    """So many sentences in one voice. What it cannot say is passed over; ValueError where that is
+    `MOST_TRIES` sentences, one behind the other."""
+    rng, made, tries = stream("voice corpus", number), 0, 0
     feelings = stream("emotions", number)
     while made < num:
         seed = derive("voice corpus", number, made) % (1 << 31)
         try:
             if language != "en":
-                one = foreign(number, language, seed)
+                again = derive("voice corpus", number, made, tries) % (1 << 31)
+                one = foreign(number, language, again if tries else seed)
             elif is_drawn(number):
                 one = drawn(number, _text(rng, number, made, texts), seed)
             else:
                 one = recorded(number, _text(rng, number, made, texts))
-        except ValueError:
+        except ValueError as error:
+            tries += 1
+            if tries == MOST_TRIES:
+                raise ValueError(
+                    f"voice {number} can say none of {tries} sentences ({language}): {error}"
+                ) from error
             continue
         if feelings.random() < emotions:
             emotion = EMOTIONS[1 + int(feelings.integers(len(EMOTIONS) - 1))]
             one = with_emotion(one, emotion, float(feelings.uniform(0.7, 1.3)))
-        made += 1
+        made, tries = made + 1, 0
         yield one
 
 

@@ -40,10 +40,16 @@ class Speech:
 
 
 def read_speakers(corpus: Path, num: int, num_said: int) -> list[Speaker]:
-    """ValueError for a corpus with too little of too few speakers."""
+    """ValueError for a corpus with too little of too few speakers, or with a speaker in two files:
+    what is said there may be what is heard here."""
     own: dict[int, list[Recording]] = {}
-    for one in read_recordings(corpus_files(corpus)):
-        own.setdefault(one.number, []).append(one)
+    for path in corpus_files(corpus):
+        found: dict[int, list[Recording]] = {}
+        for one in read_recordings([path]):
+            found.setdefault(one.number, []).append(one)
+        if twice := own.keys() & found.keys():
+            raise ValueError(f"{corpus}: voice {min(twice)} is in two files, {path.name} is one")
+        own |= found
     speakers = []
     for rows in list(own.values())[:num]:
         sounds = [torch.from_numpy(one.sound.copy()) for one in rows[:-num_said]]
