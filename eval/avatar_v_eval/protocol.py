@@ -134,7 +134,8 @@ def _write(findings: Findings, options: argparse.Namespace, command: str) -> Non
 
 def resumable(options: argparse.Namespace, weights: Mapping[str, str], *more: Any) -> Path | None:
     """The folder in which `read_cases` keeps finished cases, so that the same command goes on where
-    it was stopped; its name changes with the commit, the options, ``weights`` and ``more``.
+    it was stopped; its name changes with the commit, the options, ``weights`` and ``more``, which
+    is what no option names, such as `Rollout.sampling`.
 
     None, with a line that says so, where the checkout has uncommitted changes.
     """

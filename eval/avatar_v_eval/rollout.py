@@ -5,6 +5,7 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jaxtyping import UInt8
 from torch import Tensor
@@ -107,6 +108,15 @@ class Rollout:
             "vae": conditioner.vae.hash(),
             "text": weights_hash(conditioner.text_encoder.state_dict()),
             "audio": weights_hash(conditioner.audio_encoder.state_dict()),
+        }
+
+    def sampling(self) -> dict[str, Any]:
+        """All that decides what is sampled besides the tensors: the values of the request, of which
+        the card gives some, and the card."""
+        return {
+            "sampling": dataclasses.asdict(self.request.sampling),
+            "precision": "bf16" if self.pipeline.bf16 else "fp32",
+            "card": dataclasses.asdict(self.pipeline.card),
         }
 
     def request_for(self, person_id: int, prompt: str) -> Request:

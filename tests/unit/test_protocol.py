@@ -1,16 +1,20 @@
 """The protocol of measurements: cases in processes, readings to numbers, a module to a result."""
 
 import argparse
+import dataclasses
 import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
 
+from avatar_v.request.request import Request
+from avatar_v.weights.card import Capabilities, Card
 from avatar_v_eval.generated import GeneratedClip
 from avatar_v_eval.intervals import r_squared
 from avatar_v_eval.processes import in_a_process, mapped
@@ -24,6 +28,7 @@ from avatar_v_eval.protocol import (
     run_measurement,
 )
 from avatar_v_eval.records import Number
+from avatar_v_eval.rollout import Rollout
 from eval_cases import case_of
 
 
@@ -71,6 +76,24 @@ def test_kept_cases_belong_to_a_commit_its_options_and_weights(
     assert len({one, *others}) == 4
     assert folder("a", dirty=True, steps=4) is None
     assert "would begin anew" in capsys.readouterr().out
+
+
+def test_kept_cases_belong_to_the_sampling_that_a_card_asks_for(tmp_path: Path) -> None:
+    def folder(card: Card, **asked: object) -> Path | None:
+        options = argparse.Namespace(out=tmp_path, name="m", state=("a", False), kept=None)
+        pipeline: Any = SimpleNamespace(card=card, bf16=False)
+        request = Request.of(reference="", audio="", guidance_audio=card.guidance_audio, **asked)
+        return resumable(options, {"dit": "1"}, Rollout(pipeline, request).sampling())
+
+    card = Card("tiny", guidance_audio=1.0)
+    one = folder(card)
+    assert one == folder(card)
+    others = [
+        folder(dataclasses.replace(card, guidance_audio=3.0)),
+        folder(dataclasses.replace(card, can=Capabilities(reference=True))),
+        folder(card, num_steps=8),
+    ]
+    assert len({one, *others}) == 4
 
 
 def test_a_process_of_its_own_gives_the_result() -> None:

@@ -117,7 +117,7 @@ def measure(options: argparse.Namespace) -> Findings:
         {name: way.stream for name, way in ways.items()},
         StreamReader(metrics, lengths.pop(), options.turns),
         num_workers=options.workers,
-        kept=resumable(options, weights),
+        kept=resumable(options, weights, {k: way.rollout.sampling() for k, way in ways.items()}),
     )
     numbers = summarise_drift(readings, words)
     if options.workers == 1:

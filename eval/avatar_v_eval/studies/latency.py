@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace) -> Findings:
         conditions,
         lambda case, clip: critics.read(case.shortened(len(clip.video)), clip.video),
         num_workers=options.workers,
-        kept=resumable(options, weights),
+        kept=resumable(options, weights, rollout.sampling()),
     )
     first, *others = ways
     numbers = means(readings, READ, {**words, CEILING: "the true video through the VAE"})

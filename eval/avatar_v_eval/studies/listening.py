@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace) -> Findings:
         },
         read,
         num_workers=options.workers,
-        kept=resumable(options, weights),
+        kept=resumable(options, weights, rollout.sampling()),
     )
     return Findings(
         "Somebody who listens, in the pictures",

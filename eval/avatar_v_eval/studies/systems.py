@@ -52,6 +52,8 @@ SWAPPED_FRAMES = 33
 """Identity under another reference needs no more."""
 LEAST_FRAMES, MOST_FRAMES = 29, 1501
 """A style needs a second, and a video of more than a minute is the study `drift`'s."""
+NAMED = ("dit", "motion", "vae")
+"""Networks whose hashes the result names; finished cases are kept by those of all."""
 OF_A_CLIP = 401
 """Frames of a reference from whose file a still is picked."""
 APART = {"apart": "mean difference of two videos of a person, of 255"}
@@ -81,7 +83,8 @@ def measure(options: argparse.Namespace) -> Findings:
     pairs = parse_pairs(options, ways)
     shipped, held_out = StudyMetrics.load(), StudyMetrics.held_out()
     weights = {**shipped.hashes(), **{f"held-out {k}": v for k, v in held_out.hashes().items()}}
-    weights |= weights_hashes(ways, "dit", "motion", "vae")
+    hashes = weights_hashes(ways)
+    weights |= {name: value for name, value in hashes.items() if name.split()[0] in NAMED}
     least = OF_A_CLIP if options.through_files else 1
     first = next(iter(ways.values())).rollout
     cases = asked_cases(
@@ -94,7 +97,8 @@ def measure(options: argparse.Namespace) -> Findings:
         shipped, held_out, {c.person_id: x for c, x in zip(cases, true, strict=True)}
     )
     conditions, words = build_conditions(options, ways, cases, reader)
-    kept = resumable(options, weights)
+    sampled = {key: way.rollout.sampling() for key, way in ways.items()}
+    kept = resumable(options, weights | hashes, sampled)
     readings = read_cases(cases, conditions, reader, num_workers=options.workers, kept=kept)
     numbers = summarise_readings(cases, readings, words, pairs)
     some = cases[: options.diverse]
