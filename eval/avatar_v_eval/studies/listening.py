@@ -7,6 +7,7 @@ from the pixels.
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -58,6 +59,8 @@ def measure(options: argparse.Namespace) -> Findings:
 
     def listener_of(case: Case) -> Listener:
         return listening([in_phrases(others[case.person_id].audio)], seed=case.person_id)
+
+    check_nods(options.frames, {case.person_id: listener_of(case) for case in cases})
 
     def video(case: Case, listener: Listener | None) -> Video:
         inputs = build_inputs(rollout, case, REFERENCE_FRAMES)
@@ -112,10 +115,26 @@ def in_phrases(sound: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
     return sound * (frames % (PHRASE_S + PAUSE_S) < PHRASE_S)
 
 
+def check_nods(num_frames: int, listeners: Mapping[int, Listener]) -> None:
+    """ValueError for a person who would not nod in so many frames."""
+    still = [person for person, one in listeners.items() if not nods_within(one, num_frames)]
+    if still:
+        raise ValueError(
+            f"--frames {num_frames}: no nod of {len(still)} of {len(listeners)} persons lies in "
+            f"them, such as of {still[0]}; ask for more"
+        )
+
+
+def nods_within(listener: Listener, num_frames: int) -> list[int]:
+    """The first frames of the nods that are whole in a video."""
+    length = round(NOD_S * FRAME_RATE_HZ)
+    return [nod.start for nod in listener.nods if nod.start + length <= num_frames]
+
+
 def seen(motion: Float[Tensor, "f m"], listener: Listener) -> Reading:
     """Of a video: what its head does where this listener nods."""
     pitch, length = motion[:, _PITCH], round(NOD_S * FRAME_RATE_HZ)
-    starts = [nod.start for nod in listener.nods if nod.start + length <= len(pitch)]
+    starts = nods_within(listener, len(pitch))
     dips = [float(pitch[s - 5 : s + 1].mean() - pitch[s : s + length].min()) for s in starts]
     return {"dip": float(np.mean(dips))}
 
