@@ -34,7 +34,9 @@ from avatar_v_data.curation.stages import (
 from avatar_v_data.curation.sync import SyncStage
 from avatar_v_data.curation.table import CurationResults
 from avatar_v_data.import_plan import ImportPart
-from avatar_v_eval.studies.curation_clips import by_look, by_shot
+from avatar_v_eval.records import Number
+from avatar_v_eval.studies.curation import _share
+from avatar_v_eval.studies.curation_clips import _ratio, by_look, by_shot
 from classifiers import captioner, picture_classifier
 from curation_stubs import undeclared
 
@@ -379,3 +381,18 @@ def test_plans_that_ship_can_be_read() -> None:
     for name in ("nothing", "../plans/world"):
         with pytest.raises(ValueError, match=r"no plan .*people, world"):
             read_plan(name)
+
+
+def test_recordings_without_a_kind_are_no_units_of_its_share() -> None:
+    parts, none = [(20, 100), (60, 100), (90, 100)], [(0, 0)] * 21
+    found = _share([*parts, *none], "taken")
+    assert found == _share(parts, "taken")
+    assert (found.n, found.value, found.label) == (3, pytest.approx(170 / 300), "taken")
+    assert _share([(20, 100), *none], "x") == Number(0.2, 1, label="x")
+    assert _share(none, "x") == Number(0.0, 0, label="x")
+    table = np.array([*parts, *none], float)
+    assert _ratio(table) == _ratio(np.array(parts, float))
+    assert _ratio(table).n == 3
+    assert _ratio(table[3:]) == Number(0.0, 0)
+    less = np.array([(20, 100, 0, 0), (0, 0, 10, 50), (0, 0, 0, 0)], float)
+    assert (_ratio(less).n, _ratio(less).value) == (2, pytest.approx(0.0))

@@ -15,7 +15,7 @@ import numpy as np
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.curated import opened
 from avatar_v_data.world_faults import PLANTED
-from avatar_v_eval.intervals import interval_without, jackknife, within_unit
+from avatar_v_eval.intervals import interval_without, pooled_mean, within_unit
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.studies.curation_clips import beside_limits
@@ -234,11 +234,10 @@ def _share_of_pairs(some: np.ndarray, all_: np.ndarray, unit: np.ndarray) -> Num
 
 
 def _share(parts: Sequence[tuple[int, int]], label: str) -> Number:
-    """Sum of the first over sum of the second, with recordings as units."""
-    table = np.array(parts, float)
-
-    def statistic(index: np.ndarray) -> float:
-        some, all_ = table[index].sum(0)
-        return float(some / all_) if all_ else 0.0
-
-    return jackknife(statistic, len(table)).described(label)
+    """Sum of the first over sum of the second, with recordings as units: those that have some. An
+    interval needs two of them."""
+    sums, counts = np.array(parts, float).T
+    num = int((counts > 0).sum())
+    if num < 2:
+        return Number(float(sums.sum() / max(counts.sum(), 1)), num, label=label)
+    return pooled_mean(sums, counts).described(label)

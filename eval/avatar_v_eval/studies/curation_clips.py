@@ -138,11 +138,14 @@ def _counts(truth: Truth, clips: Sequence[Span]) -> tuple[float, ...]:
 
 def _ratio(table: np.ndarray) -> Number:
     """Sum of the first column over that of the second, less the same of the third and fourth where
-    they are there; recordings are the units."""
+    they are there; recordings are the units: those that have some. An interval needs two."""
+    table = table[(table[:, 1::2] > 0).any(1)]
 
     def statistic(index: np.ndarray) -> float:
         sums = table[index].sum(0).reshape(-1, 2)
         shares = [top / below if below else 0.0 for top, below in sums]
         return float(shares[0] - sum(shares[1:]))
 
+    if len(table) < 2:
+        return Number(statistic(np.arange(len(table))), len(table))
     return jackknife(statistic, len(table))
