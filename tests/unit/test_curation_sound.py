@@ -37,7 +37,9 @@ from avatar_v_data.curation.stages import (
 )
 from avatar_v_data.curation.voice import VoiceStage, _turns
 from avatar_v_data.curation.words import WordStage
-from avatar_v_eval.studies.sound import _judged
+from avatar_v_eval.intervals import mean_interval
+from avatar_v_eval.studies import sound as sound_study
+from avatar_v_eval.studies.sound import FLITE, TEXTS, _judged
 from classifiers import recogniser, sound_classifier, whisper
 from curation_stubs import undeclared
 
@@ -258,3 +260,16 @@ def test_how_clean_a_sound_is_is_as_it_was_planted() -> None:
     share = 1 - 2 / np.pi * np.arcsin(0.99 / 3)  # of a sine, above a third of its height
     assert clipped["clipped_share"] == pytest.approx(share, abs=2e-3)
     assert noisy["clipped_share"] == 0
+
+
+def test_word_error_rates_are_of_independent_voices(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([text for voice in FLITE for text in TEXTS] + ["nothing"] * 2)
+    silent = torch.zeros(640)
+    monkeypatch.setattr(sound_study, "flite_says", lambda voice, text: silent)
+    monkeypatch.setattr(sound_study, "heard", lambda stage, sound: {"transcript": next(said)})
+    rates = iter([voice / 10 for voice in range(4) for _ in TEXTS] + [1.0] * 2)
+    monkeypatch.setattr(sound_study, "word_errors_of", lambda said, found: next(rates))
+    found = sound_study.word_errors(2)["word_errors_synthetic"]
+    of_voices = mean_interval(np.array([0.0, 0.1, 0.2, 0.3]))
+    assert (found.n, found.value) == (4, pytest.approx(0.15))
+    assert (found.low, found.high) == pytest.approx((of_voices.low, of_voices.high))
