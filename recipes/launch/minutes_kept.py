@@ -26,6 +26,7 @@ from avatar_v.base.paths import whole_file
 MAX_BYTES = 16 * 2**20
 BLOCK = 32
 """Weights that share a scale, as in llama.cpp's Q8_0: off by half a hundredth of their norm."""
+TINY = torch.finfo(torch.float32).tiny
 EVERY_S = 5.0
 LINES = {
     "base": ("0_vae", "critic_face", "critic_motion", "critic_sync", "refiner_decoder"),
@@ -193,14 +194,15 @@ def _archive(work: Path, folders: list[tuple[str, Path]], *, with_stats: bool) -
 
 
 def packed(state: dict[str, Tensor]) -> bytes:
-    """Matrices as bytes with a scale for every `BLOCK`, the rest as it is; for `unpacked`."""
+    """Matrices as bytes with an fp32 scale for every `BLOCK`, the rest as it is; for `unpacked`."""
     found, shapes = {}, {}
     for key, value in state.items():
         found[key] = value
         if value.is_floating_point() and value.ndim > 1 and value.numel() % BLOCK == 0:
             blocks = value.float().view(-1, BLOCK)
-            scale = (blocks.abs().amax(1, keepdim=True) / 126.9).clamp(min=1e-7).half()
-            found[key] = (blocks / scale.float()).round().to(torch.int8)
+            # fp32: fp16 has no number near the scale of small weights, whose codes would pass 127
+            scale = (blocks.abs().amax(1, keepdim=True) / 127).clamp(min=TINY)
+            found[key] = (blocks / scale).round().clamp(-127, 127).to(torch.int8)
             found[key + SCALE] = scale
             shapes[key] = list(value.shape)
     return save(found, {SHAPES: json.dumps(shapes)})
