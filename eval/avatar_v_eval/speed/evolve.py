@@ -36,10 +36,10 @@ def measure(options: argparse.Namespace) -> Findings:
     again, over = found.again, f"time of {spec.baseline} / time of the"
     first = Number(found.winner.speedup, found.winner.pairs, found.winner.low, found.winner.high)
     numbers = {
-        "winner": Number(again.speedup, again.pairs, again.low, again.high).described(
-            f"{over} winner, measured again with fresh inputs and processes (n: pairs)"
+        "winner": Number(again.speedup, again.starts, again.low, again.high).described(
+            f"{over} winner, measured again with fresh inputs and processes (n: their starts)"
         ),
-        "searched": first.described(f"{over} winner, as it was chosen (n: pairs)"),
+        "searched": first.described(f"{over} winner, as it was chosen (n: pairs of one start, of which alone the interval is)"),
         "error": Number(again.error, again.pairs).described(
             "largest difference of the winner's results from the specification's"
         ),
@@ -56,13 +56,15 @@ def measure(options: argparse.Namespace) -> Findings:
 
 def notes(spec: Spec, found: Outcome) -> list[str]:
     assert found.winner is not None
+    assert found.again is not None
     counts = Counter(record.status for record in found.records)
     said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     genome = ", ".join(f"{name} {value}" for name, value in found.winner.genome.items() if value)
     return [
         f"{len(found.records)} candidates: {said}",
         f"winner {found.winner.index}: {genome}",
-        f"clock: {spec.clock}, {spec.calls} calls in a measurement; 95 % intervals of medians",
+        f"clock: {spec.clock}, {spec.calls} calls in a measurement",
+        f"winner: geometric mean of the medians of {found.again.starts} starts, t interval",
     ]
 
 

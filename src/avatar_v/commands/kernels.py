@@ -47,6 +47,6 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"of {len(found.records)} candidates {found.winner.index} is the best: the time of "
         f"{spec.baseline} over its own is {again.speedup:.3f} ({again.low:.3f} to {again.high:.3f},"
-        f" {again.pairs} pairs); {Path(args.out) / 'best.py'}"
+        f" {again.starts} starts of {again.pairs // again.starts} pairs); {Path(args.out) / 'best.py'}"
     )
     return 0

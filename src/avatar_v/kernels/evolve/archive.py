@@ -58,7 +58,8 @@ class Record:
 
     @property
     def fitness(self) -> float:
-        """The lower end of the interval: luck counts less. 0 for one that is out."""
+        """The lower end of the interval, which is of one start: noise of single measurements counts
+        less, the luck of the start does not. 0 for one that is out."""
         return self.low if self.status == "ok" else 0.0
 
 

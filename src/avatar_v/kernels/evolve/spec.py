@@ -63,7 +63,8 @@ class Spec:
     """One search. A result may differ from the scope's own by ``absolute + relative · |its|``.
 
     ``calls`` go into one measurement, each with inputs of its own; ``pairs`` measurements of
-    baseline and candidate judge a candidate, ``final_pairs`` the winner. The clock is the wall's,
+    baseline and candidate in one start judge a candidate, ``final_pairs`` over several starts of
+    both processes the winner. The clock is the wall's,
     or on a CPU that others load the time that the process computes, of all its threads together.
     """
 
