@@ -131,6 +131,45 @@ def build(scope):
             time.sleep(1000)
     time.sleep(1000)
 """,
+    "memory in files without a name": """
+def build(scope):
+    block, kept = bytes(1 << 20), []
+    for _ in range(96):
+        kept.append(os.memfd_create("x"))
+        for _ in range(48):
+            os.write(kept[-1], block)
+    scope.kept = kept
+    return scope
+""",
+    "memory in files of a thread's own": """
+def build(scope):
+    def fill():
+        assert ctypes.CDLL(None).unshare(0x400) == 0
+        block = bytes(1 << 20)
+        for _ in range(96):
+            file = os.memfd_create("x")
+            for _ in range(48):
+                os.write(file, block)
+        done.set()
+        time.sleep(1000)
+    done = threading.Event()
+    threading.Thread(target=fill, daemon=True).start()
+    done.wait()
+    return scope
+""",
+    "shared memory of System V": """
+def build(scope):
+    libc, kept = ctypes.CDLL(None), 0
+    libc.shmat.restype = ctypes.c_void_p
+    for _ in range(96):
+        number = libc.shmget(0, 48 << 20, 0o1600)
+        if number < 0:
+            raise OSError("refused")
+        place = libc.shmat(number, None, 0)
+        ctypes.memset(place, 1, 48 << 20)
+        libc.shmdt(ctypes.c_void_p(place))
+    return scope
+""",
     "forks": """
 def build(scope):
     while True:

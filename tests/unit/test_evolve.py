@@ -300,6 +300,10 @@ ESCAPES: dict[str, Callable[[Path, int], str]] = {
         "[os.write(os.open('/tmp/x', 66 | os.O_APPEND), b'x' * (1 << 22)) for i in range(99)]"
     ),
     "memory": lambda secret, port: "kept = [b'x' * (1 << 26) for i in range(99)]",
+    "shared memory that is not held": lambda secret, port: (
+        "import ctypes\nassert ctypes.CDLL(None).shmget(0, 1 << 20, 0o1600) >= 0"
+    ),
+    "many files": lambda secret, port: "kept = [os.dup(1) for i in range(200)]",
     "another's processes": lambda secret, port: "os.kill(2, 0)",
     "a new root": lambda secret, port: "os.chroot('/tmp')",
     "root": lambda secret, port: "os.setgroups([0]); os.setuid(0)",
@@ -319,6 +323,26 @@ def test_nothing_leads_out_of_the_room(name: str, tmp_path: Path) -> None:
     assert isinstance(outcome, Fault), "came through"
     assert outcome.kind == "crash"
     assert "Error" in outcome.reason
+
+
+@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize("apart", [False, True])
+def test_memory_in_files_without_a_name_counts(tmp_path: Path, apart: bool) -> None:
+    """Never mapped, so neither resident nor in the limit on addresses; also of a thread alone."""
+    words = f"""
+import ctypes, threading
+def fill():
+    assert not {apart} or ctypes.CDLL(None).unshare(0x400) == 0  # CLONE_FILES
+    for number in range(40):
+        file = os.memfd_create("x")
+        os.write(file, bytes(1 << 24))
+    time.sleep(1000)
+threading.Thread(target=fill, daemon=True).start()
+time.sleep(1000)
+"""
+    found = boxed(tmp_path / "a", words, Limits(memory_mb=512, files_mb=16, cpu_s=20))
+    assert isinstance(found, Fault)
+    assert found.kind == "memory", found
 
 
 @pytest.mark.usefixtures("room")

@@ -99,6 +99,7 @@ class Runner:
         """`Fault` where its code raises an error, takes too long or leaves processes."""
         self._expect(b"b", self._spec.limits.build_s)
         self.box.stop()
+        self.box.check_memory()
         self._computed_s = self.box.computed_s()
 
     def measure(self, seconds: float) -> float:
@@ -112,6 +113,7 @@ class Runner:
         self._expect(b"d", seconds)
         self.box.stop()
         took = time.perf_counter() - start
+        self.box.check_memory()
         before, self._computed_s = self._computed_s, self.box.computed_s()
         if self._computed_s - before > 1.1 * self._spec.threads * took + IDLE_S:
             raise Fault("cheat", f"computed on more than {self._spec.threads} threads")

@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -31,6 +32,8 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 TOOLS = ("unshare", "setpriv", "prlimit", "mount", "pivot_root", "sh")
 SCRIPT = Path(__file__).with_name("sandbox.sh")
 POLL_S = 0.1
+FILES = 128
+"""That one process may hold open: each can be as long as `Limits.files_mb`."""
 TAIL = 2000
 """Characters of what a process printed that are kept."""
 
@@ -58,6 +61,7 @@ class Box:
         kept: Sequence[int] = (),
     ) -> None:
         self._limits, self._stack = limits, contextlib.ExitStack()
+        self._shared = {_file_key(os.fstat(descriptor)) for descriptor in kept}
         self._printed = folder / "printed"
         inner = [*_limits(limits, cuda), *command]
         root = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="avatar_v_room_"))
@@ -94,19 +98,33 @@ class Box:
         self._stack.close()
 
     def wait(self, answers: int, seconds: float) -> bytes:
-        """The next byte from its pipe. `Fault` where there is none in time or ever, or where all
-        of its processes hold more memory than they may."""
+        """The next byte from its pipe. `Fault` where there is none in time or ever, and that of
+        `check_memory` while it waits."""
         end = time.monotonic() + seconds
         while not select.select([answers], [], [], POLL_S)[0]:
             if time.monotonic() > end:
                 raise Fault("time", f"no answer within {seconds:g} s")
-            used = sum(map(_resident, descendants(self.pid))) if self.pid else 0
-            if used > self._limits.memory_mb << 20:
-                raise Fault("memory", f"holds {used >> 20:,} MiB")
+            self.check_memory()
         found = os.read(answers, 1)
         if not found:
             raise Fault("crash", f"its process ended: {self.printed() or 'without a word'}")
         return found
+
+    def check_memory(self) -> None:
+        """`Fault` where all of its processes hold more than they may: what is resident, and open
+        files without a name (memfds, deleted files), which are memory that no process need map."""
+        processes = [*descendants(self.pid)] if self.pid else []
+        files: dict[tuple[int, int], int] = {}
+        for process in processes:
+            try:
+                files |= _unnamed_files(process)
+            except PermissionError:  # for a moment also of one that only begins
+                if _state(process) == "T":
+                    raise Fault("cheat", "hides what it holds open") from None
+        used = sum(map(_resident, processes))
+        used += sum(size for key, size in files.items() if key not in self._shared)
+        if used > self._limits.memory_mb << 20:
+            raise Fault("memory", f"holds {used >> 20:,} MiB")
 
     def stop(self) -> None:
         """Returns when none of its threads runs any more. `Fault` for processes that it left."""
@@ -193,7 +211,7 @@ def _nobody() -> list[str]:
 
 def _limits(limits: Limits, cuda: bool) -> list[str]:
     """A GPU's driver reserves addresses without end, so that they are not limited beside one."""
-    most = {"cpu": limits.cpu_s, "fsize": limits.files_mb << 20, "core": 0, "nofile": 1024}
+    most = {"cpu": limits.cpu_s, "fsize": limits.files_mb << 20, "core": 0, "nofile": FILES}
     most |= {"nproc": limits.processes} | ({} if cuda else {"as": limits.memory_mb << 20})
     return ["prlimit", *(f"--{name}={value}:{value}" for name, value in most.items())]
 
@@ -249,6 +267,31 @@ def _resident(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (FileNotFoundError, ProcessLookupError, IndexError):
         return 0
+
+
+def _unnamed_files(pid: int) -> dict[tuple[int, int], int]:
+    """Bytes of the files that a process holds open and that have no name. Threads are looked at one
+    by one, since each may have open files of its own."""
+    found: dict[tuple[int, int], int] = {}
+    for thread in _listed(f"/proc/{pid}/task"):
+        for descriptor in _listed(f"/proc/{pid}/task/{thread}/fd"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                file = os.stat(f"/proc/{pid}/task/{thread}/fd/{descriptor}")
+                if stat.S_ISREG(file.st_mode) and file.st_nlink == 0:
+                    found[_file_key(file)] = 512 * file.st_blocks
+    return found
+
+
+def _file_key(file: os.stat_result) -> tuple[int, int]:
+    return file.st_dev, file.st_ino
+
+
+def _listed(folder: str) -> list[str]:
+    """[] of a process that is gone."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _kill(pid: int) -> None:

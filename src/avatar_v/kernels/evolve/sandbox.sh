@@ -25,6 +25,8 @@ printf '%s\n' "$places" | while read -r place; do
 done
 mount --bind -o ro,nosuid,nodev "$box" "$root/box"
 mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
+# no shared memory of System V, which no process need hold; older kernels let root alone say so
+echo 0 2> /dev/null > "$root/proc/sys/kernel/shmall" || true
 cd "$root"
 pivot_root . old
 umount -l /old
