@@ -236,9 +236,10 @@ RANK, ALPHA = 4, 6
 
 def write_lora(name: str, place: Path, factors: Factors) -> tuple[Path, float]:
     """A LoRA in a layout: where it lies, and what B A counts."""
-    if name == "peft":
+    if name.startswith("peft"):
         save_peft(place / "peft", factors, ALPHA)
-        return place / "peft", ALPHA / RANK
+        file = "adapter_model.safetensors" if name == "peft's file" else ""
+        return place / "peft" / file, ALPHA / RANK
     if name == "diffusers with alpha":
         layers = {f"{m}.lora_A.weight": a for m, (a, _) in factors.items()}
         layers |= {f"{m}.lora_B.weight": b for m, (_, b) in factors.items()}
@@ -262,7 +263,7 @@ def write_lora(name: str, place: Path, factors: Factors) -> tuple[Path, float]:
 
 
 LORAS = ("kohya", "comfy", "comfy with alpha", "comfy A B", "diffusers", "diffusers with alpha",
-         "DiffSynth", "DiffSynth pipe", "peft")  # fmt: skip
+         "DiffSynth", "DiffSynth pipe", "peft", "peft's file")  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", LORAS)
@@ -396,5 +397,6 @@ def test_an_alpha_that_is_no_plain_lora_is_refused(
     save_peft(tmp_path / "peft", random_factors(wan), ALPHA)
     path = tmp_path / "peft" / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "use_rslora": True}))
-    assert import_lora(tmp_path / "peft", base, tmp_path / "adapter") == 2
-    assert "expected a plain LoRA, got {'use_rslora': True}" in capsys.readouterr().err
+    for source in (path.parent, path.with_name("adapter_model.safetensors")):
+        assert import_lora(source, base, tmp_path / "adapter") == 2
+        assert "expected a plain LoRA, got {'use_rslora': True}" in capsys.readouterr().err

@@ -155,9 +155,9 @@ def _alpha(value: Tensor, where: str) -> float:
 def _stored_alpha(source: Path, file: Path) -> float | None:
     """The alpha that peft's settings beside the file, or diffusers' in its header, say of all
     matrices. Ranks are those of the factors."""
-    if source.is_dir() and (source / ADAPTER_CONFIG).is_file():
-        values, where = read_json(source / ADAPTER_CONFIG), source / ADAPTER_CONFIG
-        return plain_alpha(values, where, but=("rank_pattern",))
+    where = file.parent / ADAPTER_CONFIG
+    if (source.is_dir() or file.name == STATE) and where.is_file():
+        return plain_alpha(read_json(where), where, but=("rank_pattern",))
     with safe_open(file, framework="pt") as opened:
         header = (opened.metadata() or {}).get(HEADER)
     if header is None:
