@@ -1,5 +1,6 @@
 """Import and export of Wan's weights: round trips, and errors that name what is wrong."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -94,6 +95,22 @@ def test_a_refiner_is_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture
     assert weights("export-wan", tmp_path / "ours", tmp_path / "wan", "--drop-extras") == 2
     assert "is a refiner" in capsys.readouterr().err
     assert not (tmp_path / "wan").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"causal_block": 2, "causal_window": 1}, "has causal_block 2, causal_window 1: in Wan"),
+        ({"temporal_window": 2}, "has temporal_window 2: in Wan"),
+    ],
+)
+def test_a_mask_is_not_dropped_in_silence(
+    how: dict[str, int], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_dit(tmp_path / "ours", AvatarDiT(dataclasses.replace(make_dit().config, **how)))
+    assert weights("export-wan", tmp_path / "ours", tmp_path / "wan") == 2
+    assert said in capsys.readouterr().err
+    assert weights("export-wan", tmp_path / "ours", tmp_path / "wan", "--drop-extras") == 0
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export.add_argument(
         "--drop-extras",
         action="store_true",
-        help="leave trained audio, motion and face modules out: Wan has none",
+        help="leave trained audio, motion and face modules out, and the mask of causal weights: Wan "
+        "has none",
     )
     average = actions.add_parser(
         "average",

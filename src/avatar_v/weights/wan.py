@@ -55,11 +55,14 @@ def import_wan(source: str | Path, out: str | Path, *, audio_dim: int, audio_eve
 def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False) -> None:
     """Turn a DiT folder into a diffusers folder.
 
-    Wan has no audio, motion or faces: ValueError when their modules have been trained, unless
-    ``drop_extras``, and always for a refiner, which is nothing without the low video.
+    Wan has no audio, motion or faces, and all its frames see each other: ValueError when such
+    modules have been trained, and for causal weights, unless ``drop_extras``; and always for a
+    refiner, which is nothing without the low video.
     """
     dit, out = load_dit(source), new_folder(Path(out))
     check_no_refiner(dit.config, source)
+    if not drop_extras:
+        check_no_mask(dit.config, source)
     trained = [
         key for key, value in dit.state_dict().items() if _is_extra_output(key) and value.any()
     ]
@@ -197,6 +200,17 @@ def check_no_refiner(config: DiTConfig, source: str | Path) -> None:
     """ValueError for a refiner, which Wan cannot be."""
     if config.reads_low:
         raise ValueError(f"{source} is a refiner: it reads a low video, which Wan does not")
+
+
+def check_no_mask(config: DiTConfig, source: str | Path) -> None:
+    """ValueError for a network whose frames do not see all others: Wan's always do."""
+    names = ("causal_block", "causal_window", "temporal_window")
+    said = [f"{name} {getattr(config, name)}" for name in names if getattr(config, name) is not None]
+    if said:
+        raise ValueError(
+            f"{source} has {', '.join(said)}: in Wan all frames see each other, so the export would "
+            "make other videos; --drop-extras exports it all the same"
+        )
 
 
 def new_folder(folder: Path) -> Path:

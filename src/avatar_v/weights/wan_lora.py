@@ -34,7 +34,7 @@ from avatar_v.weights.adapter import (
 )
 from avatar_v.weights.card import ADAPTER_CONFIG, AdapterCard, Card, read_card
 from avatar_v.weights.presets import PRESETS
-from avatar_v.weights.wan import check_no_refiner, new_folder
+from avatar_v.weights.wan import check_no_mask, check_no_refiner, new_folder
 from avatar_v.weights.wan_names import lora_modules, modules, without_lora_prefix
 
 FILES = ("pytorch_lora_weights.safetensors", STATE)
@@ -215,13 +215,16 @@ def export_lora(source: str | Path, out: str | Path, *, drop_extras: bool = Fals
     """Turn an adapter into diffusers' ``pytorch_lora_weights.safetensors`` for Wan's transformer.
 
     B holds the scale of the factors, so that every reader, also one that knows no alpha, gives them
-    the right one. ValueError for factors and parts that Wan cannot hold, unless ``drop_extras``,
-    for such as do not fit the adapter's own network, and for factors that are not finite.
+    the right one. ValueError for factors and parts that Wan cannot hold and for an adapter of
+    causal weights, unless ``drop_extras``, for such as do not fit the adapter's own network, and
+    for factors that are not finite.
     """
     adapter, out = read_adapter(source), new_folder(Path(out))
     if not isinstance(adapter.config, DiTConfig):
         raise ValueError(f"{source} is of a motion network, which Wan does not have")
     check_no_refiner(adapter.config, source)
+    if not drop_extras:
+        check_no_mask(adapter.config, source)
     check_network(adapter)
     names = modules(adapter.config)
     state, extras = {}, sorted(adapter.whole)
