@@ -17,10 +17,12 @@ from torch import Tensor
 from avatar_v.base.packed import LARGEST_CODE, compressed, decompressed
 from avatar_v.cli import main
 from avatar_v.models.base import COMPRESSED, hash_folder, part_folder
+from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import read_stats
 from avatar_v.planning.networks import config_of
 from avatar_v.training.settings import Models
+from avatar_v.weights.adapter import read_adapter
 from avatar_v.weights.card import Card, read_card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats
@@ -332,3 +334,15 @@ def test_a_part_of_its_own_counts_before_that_of_the_base(pair: Path) -> None:
     shutil.copytree(pair.parent / "small_base" / "vae", pair / "vae")
     assert part_folder(pair / "vae") == pair / "vae"
     assert part_folder(pair / "motion") == pair / "motion"  # neither has one
+
+
+def test_a_lora_is_imported_for_the_network_of_the_base(pair: Path) -> None:
+    shutil.rmtree(pair / "dit")
+    card_of(parts=PARTS)(pair)
+    dim = DiTConfig.tiny().dim
+    key = "diffusion_model.blocks.0.self_attn.q.lora_"
+    state = {f"{key}A.weight": torch.ones(4, dim), f"{key}B.weight": torch.ones(dim, 4)}
+    save_file(state, pair.parent / "lora.safetensors")
+    words = (pair.parent / "lora.safetensors", pair.parent / "adapter", "--base", pair)
+    assert weights("import-lora", *words) == 0
+    assert "self_attention.query" in next(iter(read_adapter(pair.parent / "adapter").factors))

@@ -19,7 +19,7 @@ from avatar_v.models.base import hash_folder
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.lora import active, add_factors, merged
+from avatar_v.models.lora import active, active_factors, add_factors, merged
 from avatar_v.models.reference import reference_moments
 from avatar_v.training.trainable import MOTION, Trainable, select
 from avatar_v.weights.adapter import load_merged, merge_into, read_adapter, save_adapter
@@ -112,7 +112,9 @@ def test_one_of_several_sets_of_factors_counts() -> None:
         torch.testing.assert_close(video(merged(dit)), changed)
     assert not torch.equal(changed, before)
     with active(dit, None, "b"):
+        assert active_factors(dit) is None
         assert torch.equal(video(dit), before)
+        assert torch.equal(video(merged(dit)), before)
     torch.testing.assert_close(video(dit), changed)
     assert {n.split(".")[-2] for n, p in dit.named_parameters() if p.requires_grad} == {"a", "b"}
 

@@ -109,9 +109,9 @@ def lora_layers(network: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def active_factors(network: nn.Module) -> str | None:
-    """The name of the factors that count; None where there are none."""
+    """The name of the factors that count; None where there are none, or all are switched off."""
     found = next(lora_layers(network), None)
-    return None if found is None else found[1].active_adapters[0]
+    return None if found is None or found[1].disable_adapters else found[1].active_adapters[0]
 
 
 def product(a: Float[Tensor, "r i"], b: Float[Tensor, "o r"], scale: float) -> Float[Tensor, "o i"]:
@@ -124,7 +124,7 @@ def merged(network: _Network) -> _Network:
     """``network`` itself, or where it has factors a plain one whose matrices hold what the active
     ones learned; it shares all other tensors. Of sharded weights only within
     parallel/apply.whole_state."""
-    if active_factors(network) is None:
+    if next(lora_layers(network), None) is None:
         return network
     # FSDP2 puts a class of its own over every class that it shards
     kind = AvatarDiT if isinstance(network, AvatarDiT) else MotionNet
@@ -139,8 +139,8 @@ def merged(network: _Network) -> _Network:
 def _plain_state(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """``state`` of ``network`` under the names of one without factors."""
     plain = {key.replace(".base_layer.", "."): x for key, x in state.items() if FACTORS not in key}
-    for name, layer in lora_layers(network):
-        adapter = layer.active_adapters[0]
+    adapter = active_factors(network)
+    for name, layer in lora_layers(network) if adapter is not None else ():
         a, b = (state[f"{name}.{part}.{adapter}.weight"] for part in ("lora_A", "lora_B"))
         base = plain[f"{name}.weight"]
         plain[f"{name}.weight"] = (base + product(a, b, layer.scaling[adapter])).to(base.dtype)

@@ -21,6 +21,7 @@ from avatar_v.base.paths import whole_folder
 from avatar_v.base.states import WIDE, check_numbers, read_tensors
 from avatar_v.base.stored import converted, shown
 from avatar_v.base.words import counted
+from avatar_v.models.base import part_folder
 from avatar_v.models.config import DiTConfig
 from avatar_v.weights.adapter import (
     PREFIX,
@@ -73,7 +74,7 @@ def import_lora(
     """
     base, out = Path(base), new_folder(Path(out))
     is_pipeline = (base / "card.json").is_file()
-    where = base / "dit" / "config.json" if is_pipeline else base / "config.json"
+    where = (part_folder(base / "dit") if is_pipeline else base) / "config.json"
     values = read_json(where)
     if "_class_name" in values:
         raise ValueError(f"{base} is no DiT of ours: `avatar-v weights import-wan` makes one of it")
