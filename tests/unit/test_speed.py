@@ -1,13 +1,16 @@
 """The measurements of speed as far as a CPU goes: the ways do the same, the rows are right."""
 
+import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 
 import pytest
 import torch
 
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v_eval.speed import clocks, exchange, kernels, peers
+from avatar_v_eval.speed import clocks, device, exchange, kernels, memory, peers, rating, serving
 from avatar_v_eval.speed.device import Size
 from avatar_v_eval.speed.peers import plain
 from avatar_v_eval.turns import in_turns, ratio
@@ -161,3 +164,59 @@ def test_peers_get_the_backbone_without_guidance_inside() -> None:
     state, copied = dit.state_dict(), plain(guided).state_dict()
     assert copied.keys() == state.keys()
     assert all(torch.equal(copied[key], state[key]) for key in state)
+
+
+def test_a_step_reads_the_reference_as_generation_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys are rotated once, not in each step."""
+    given: list[dict] = []
+
+    def awaited(way: partial, size: Size) -> Callable[[], None]:
+        given.append(way.keywords)
+        return lambda: None
+
+    monkeypatch.setattr(device, "RATIOS", (1, 2))
+    monkeypatch.setattr(device, "awaited", awaited)
+    device.reference_numbers(Size("tiny", 4, 2, "cpu", 1, False))
+    assert [one["past"].is_rotated for one in given if "past" in one] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "said"),
+    [
+        (serving, ["--requests", "-1"], "--requests is a whole number from 0"),
+        (serving, ["--clients", "0"], "--clients is a whole number from 1"),
+        (serving, ["--requests", "0", "--sessions", "0"], "there is nothing to measure"),
+        (memory, ["--seconds", "10", "0"], "--seconds is a whole number from 1"),
+        (memory, ["--repeats", "0"], "--repeats is a whole number from 1"),
+    ],
+)
+def test_numbers_that_measure_nothing_are_refused(
+    study: ModuleType, words: list[str], said: str
+) -> None:
+    parser = argparse.ArgumentParser()
+    study.add_options(parser)
+    with pytest.raises(ValueError, match=said):
+        study.measure(parser.parse_args(words))
+
+
+@pytest.mark.parametrize(("requests", "clients"), [(1000, 16), (100, 16), (8, 16), (1, 1)])
+def test_all_requests_are_sent(requests: int, clients: int) -> None:
+    shares = serving.shares_of(requests, clients)
+    assert (sum(shares), len(shares)) == (requests, clients)
+    assert max(shares) - min(shares) <= 1
+
+
+def test_a_run_of_few_requests_has_numbers() -> None:
+    """Of one owner of four."""
+    seen = serving.Seen(call_s=[0.1], ends={"a": "done"})
+    next(iter(seen.video_s.values())).append(2.0)
+    found = serving._numbers("SQLite", seen, 4.0, 0)
+    assert (found["sqlite_rate"].value, found["sqlite_fair"].value) == (0.25, 1.0)
+
+
+def test_the_load_is_measured_and_not_explained() -> None:
+    """Raters may have the machine for themselves."""
+    options = argparse.Namespace(places=[], raters=3, seconds=1.0, kills=0, seed=0)
+    notes = " ".join(rating.measure(options).notes)
+    assert "load at the end was" in notes
+    assert "training" not in notes

@@ -54,3 +54,10 @@ def test_the_first_rank_decodes_beside_its_steps() -> None:
     assert timestep.work_s(5) == pytest.approx([decode_s, *[step_s] * 4])
     with pytest.raises(ValueError, match="--jitter is a share"):
         timestep.measure(argparse.Namespace(frames=9, blocks=16, repeats=1, jitter=2.0))
+
+
+def test_weights_without_a_line_are_refused() -> None:
+    parser = argparse.ArgumentParser()
+    timestep.add_options(parser)
+    with pytest.raises(ValueError, match=r"--weights are causal ones.* got small_student"):
+        timestep.measure(parser.parse_args(["--weights", "small_student"]))

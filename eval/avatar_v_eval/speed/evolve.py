@@ -39,7 +39,9 @@ def measure(options: argparse.Namespace) -> Findings:
         "winner": Number(again.speedup, again.starts, again.low, again.high).described(
             f"{over} winner, measured again with fresh inputs and processes (n: their starts)"
         ),
-        "searched": first.described(f"{over} winner, as it was chosen (n: pairs of one start, of which alone the interval is)"),
+        "searched": first.described(
+            f"{over} winner, as it was chosen (interval within one start; n: pairs)"
+        ),
         "error": Number(again.error, again.pairs).described(
             "largest difference of the winner's results from the specification's"
         ),

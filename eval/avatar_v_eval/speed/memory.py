@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from avatar_v.base import checks
 from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.weights.card import DEFAULT_WEIGHTS, Card
@@ -61,6 +62,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
+    for name in ("repeats", "steps"):
+        checks.count(f"--{name}", getattr(options, name))
+    for seconds in options.seconds:
+        checks.count("--seconds", seconds)
     runs: dict[int, list[MemoryRun]] = {seconds: [] for seconds in options.seconds}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

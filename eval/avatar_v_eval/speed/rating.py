@@ -68,9 +68,8 @@ def measure(options: argparse.Namespace) -> Findings:
         numbers,
         notes=[
             f"{options.raters} raters at once, each {WATCHING_S:g} s at a question on average",
-            "SQLite with one server, PostgreSQL with two; raters and servers share this machine",
-            "the cores were busy with a training and tests beside it: load at the end "
-            f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
+            "SQLite with one server, PostgreSQL with two; raters and servers share this machine, "
+            f"whose load at the end was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
         ],
     )
 

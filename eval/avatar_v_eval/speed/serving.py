@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from avatar_v.base import checks
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.speed.served import OWNERS, Site
@@ -45,6 +46,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
+    for name, least in (("requests", 0), ("sessions", 0), ("kills", 0), ("clients", 1)):
+        checks.count(f"--{name}", getattr(options, name), least=least)
+    if not options.requests and not options.sessions:
+        raise ValueError("--requests and --sessions are both 0: there is nothing to measure")
     numbers: dict[str, Number] = {}
     for queue in options.queues if options.requests else []:
         with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +86,7 @@ def _run(folder: Path, queue: str, options: argparse.Namespace) -> dict[str, Num
     words += [] if queue == "sqlite" else ["--queue", queue]
     server, seen = Site(folder, *words), Seen()
     try:
-        shares = [options.requests // options.clients] * options.clients
+        shares = shares_of(options.requests, options.clients)
         clients = [
             threading.Thread(target=_client, args=(server, OWNERS[i % 4], share, folder, seen))
             for i, share in enumerate(shares)
@@ -91,7 +96,7 @@ def _run(folder: Path, queue: str, options: argparse.Namespace) -> dict[str, Num
             client.start()
         draw, kills = random.Random(options.seed), options.kills
         for number in range(kills):
-            due = sum(shares) * (0.5 + 0.4 * number / max(1, kills))
+            due = options.requests * (0.5 + 0.4 * number / max(1, kills))
             while len(seen.ends) < due and any(client.is_alive() for client in clients):
                 time.sleep(draw.uniform(0.2, 0.6))
             server.kill(worker=number % 2 == 0)
@@ -122,6 +127,13 @@ def _talk(folder: Path, options: argparse.Namespace) -> dict[str, Number]:
     finally:
         server.process.terminate()
         server.process.wait()
+
+
+def shares_of(requests: int, clients: int) -> list[int]:
+    """All requests over the clients: the first ones have one more where they do not come out
+    even."""
+    least, more = divmod(requests, clients)
+    return [least + (i < more) for i in range(clients)]
 
 
 def _client(server: Site, owner: str, num: int, folder: Path, seen: Seen) -> None:
@@ -169,7 +181,7 @@ def _numbers(label: str, seen: Seen, took_s: float, kills: int) -> dict[str, Num
     key = label.lower()
     all_s = [took for each in seen.video_s.values() for took in each]
     lost = sum(state != "done" for state in seen.ends.values())
-    means = np.array([np.mean(each) for each in seen.video_s.values()])
+    means = np.array([np.mean(each) for each in seen.video_s.values() if each])
     fair = float(means.sum() ** 2 / (len(means) * (means**2).sum()))
     found = {
         "rate": Number(len(all_s) / took_s, len(all_s)).described(f"videos: {label}", unit="1/s"),

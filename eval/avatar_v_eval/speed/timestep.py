@@ -32,6 +32,7 @@ from avatar_v.request.request import Request
 from avatar_v.request.resolve import num_steps_of, resolve_chunk_latents
 from avatar_v.sampling.blocks import split_blocks
 from avatar_v.sampling.chunks import plan
+from avatar_v.weights.card import read_card, weights_folder
 from avatar_v_eval.cases import first_case
 from avatar_v_eval.generated import build_inputs
 from avatar_v_eval.intervals import median_of_repeats
@@ -92,7 +93,13 @@ def measure(options: argparse.Namespace) -> Findings:
 
 
 def of_networks(options: argparse.Namespace) -> tuple[dict[str, Number], Rollout]:
-    """One process and a line of two, in turns, by real weights; the process alone."""
+    """One process and a line of two, in turns, by real weights; the process alone. ValueError for
+    weights that are not causal, before a process starts."""
+    block = read_card(weights_folder(options.weights)).can.causal_block
+    if block is None:
+        raise ValueError(
+            f"--weights are causal ones, the only that have a line, got {options.weights}"
+        )
     request = Request.of(reference="", audio="")
     case = first_case(num_frames=options.frames, reference_frames=REFERENCE_FRAMES, size=64)
     line = AvatarPipeline.from_pretrained(options.weights, device="cpu", devices=2)
@@ -110,8 +117,6 @@ def of_networks(options: argparse.Namespace) -> tuple[dict[str, Number], Rollout
         inputs = build_inputs(rollout, case, REFERENCE_FRAMES)
         length = resolve_chunk_latents(rollout.request, card)
         chunks = plan(options.frames, chunk_latents=length).chunks
-        block = card.can.causal_block
-        assert block is not None, "a line is an error without"
         num = sum(len(split_blocks(chunk, block)) for chunk in chunks)
         times: dict[str, list[tuple[float, float, float]]] = {"one": [], "line": []}
         for turn in range(options.repeats + 1):
