@@ -1,14 +1,17 @@
-"""Language models that chat, tiny and of random weights, in the layout of published folders."""
+"""Language models that chat, and UMT5, tiny and of random weights, in published layouts."""
 
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    UMT5Config,
+    UMT5EncoderModel,
 )
 
 from cloning_models import byte_tokenizer
@@ -43,3 +46,16 @@ def save_text_model(folder: Path, kind: str = "qwen2", *, room: int = 8192) -> s
     model.generation_config.do_sample = True
     model.save_pretrained(folder)
     return str(folder)
+
+
+def write_umt5(folder: Path) -> Path:
+    """A tiny UMT5 of random weights as `UMT5TextEncoder` reads it, in a folder that is there."""
+    words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "person": 4, "speaks": 5}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder / "tokenizer")
+    config = UMT5Config(vocab_size=8, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4)
+    UMT5EncoderModel(config).save_pretrained(folder / "text_encoder")
+    return folder

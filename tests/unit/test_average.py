@@ -1,5 +1,6 @@
 """weights/average.py: the mean of pipelines, and what cannot be averaged."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -8,13 +9,23 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from avatar_v.cli import main
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.motion_net import MotionNet
+from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.weights.average import average_pipelines, replace_decoder
 from avatar_v.weights.card import Card, read_card
-from avatar_v.weights.presets import build
+from avatar_v.weights.presets import build, preset
 from avatar_v.weights.random import motion_stats
-from avatar_v.weights.weights import load_pipeline, read_json, save_pipeline, write_json
+from avatar_v.weights.weights import (
+    load_pipeline,
+    read_json,
+    save_motion_net,
+    save_pipeline,
+    write_json,
+)
 from random_models import randomise
+from text_models import write_umt5
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +48,56 @@ def shifted(source: Path, out: Path, by: float, *, drop: str = "") -> Path:
 
 def test_the_mean_lies_between(tiny_weights: Path, tmp_path: Path) -> None:
     other = shifted(tiny_weights, tmp_path / "other", 1.0)
-    assert (
-        main(["weights", "average", str(tiny_weights), str(other), "--out", str(tmp_path / "m")])
-        == 0
-    )
-    states = [
-        load_file(f / "dit" / "model.safetensors") for f in (tiny_weights, other, tmp_path / "m")
-    ]
+    words = ["weights", "average", str(tiny_weights), str(other), "--out"]
+    assert main([*words, str(tmp_path / "m")]) == 0
+    assert main([*words, str(tmp_path / "half"), "--dtype", "float16"]) == 0
+    folders = (tiny_weights, other, tmp_path / "m", tmp_path / "half")
+    states = [load_file(folder / "dit" / "model.safetensors") for folder in folders]
     for key, value in states[2].items():
-        expected = (states[0][key].float() + states[1][key].float()) / 2
-        torch.testing.assert_close(value.float(), expected, atol=2e-3, rtol=1e-3)  # float16
+        assert torch.equal(value, (states[0][key] + states[1][key]) / 2)
+        assert torch.equal(states[3][key], value.half())
     assert "mean of" in read_card(tmp_path / "m").recipe
     load_pipeline(tmp_path / "m")
+
+
+def with_motion(source: Path, out: Path, value: float) -> Path:
+    """A copy with a motion network of which each number is ``value``."""
+    shutil.copytree(source, out)
+    net = MotionNet(preset("tiny").motion(32))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(value)
+    save_motion_net(out / "motion", net)
+    return out
+
+
+def test_motion_networks_are_averaged(tiny_weights: Path, tmp_path: Path) -> None:
+    one, two = (with_motion(tiny_weights, tmp_path / str(i), float(i)) for i in (1, 2))
+    average_pipelines([one, two], tmp_path / "m")
+    net = load_pipeline(tmp_path / "m")[1].motion_net
+    assert net is not None
+    assert all((parameter == 1.5).all() for parameter in net.parameters())
+    with pytest.raises(ValueError, match=r"1 has a motion network and .*weights has none"):
+        average_pipelines([tiny_weights, one], tmp_path / "never")
+
+
+def test_a_frozen_text_encoder_is_the_same_in_all(tmp_path: Path) -> None:
+    """All of UMT5 lies in text/backbone, in text itself there are no weights."""
+    for name in "abc":
+        dit, conditioner = build("tiny", seed=ord(name))
+        if name != "b":  # a and b have the same one
+            torch.manual_seed(ord(name))
+            (tmp_path / "umt5" / name).mkdir(parents=True)
+            umt5 = write_umt5(tmp_path / "umt5" / name)
+        dit = AvatarDiT(dataclasses.replace(dit.config, text_dim=16))
+        conditioner.vae = build("tiny", seed=0)[1].vae
+        conditioner.text_encoder = UMT5TextEncoder(umt5, num_tokens=10)
+        save_pipeline(tmp_path / name, dit, conditioner, Card("tiny"))
+    average_pipelines([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+    found, expected = (load_pipeline(tmp_path / name)[1].text_encoder for name in "ma")
+    torch.testing.assert_close(found.state_dict(), expected.state_dict(), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="differ in text/backbone"):
+        average_pipelines([tmp_path / "c", tmp_path / "a"], tmp_path / "never")
 
 
 def test_a_pipeline_takes_the_decoder_of_a_vae_with_the_same_encoder(

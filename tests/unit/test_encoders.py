@@ -23,6 +23,7 @@ from avatar_v.weights.presets import build
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from fake_streams import FakeStreams
 from random_models import randomise
+from text_models import write_umt5
 from tiny_run import RECIPES
 
 
@@ -52,19 +53,7 @@ def test_a_prompt_that_is_too_long_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def umt5_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
-
-    folder = tmp_path_factory.mktemp("umt5")
-    words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "person": 4, "speaks": 5}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder / "tokenizer")
-    config = UMT5Config(vocab_size=8, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4)
-    UMT5EncoderModel(config).save_pretrained(folder / "text_encoder")
-    return folder
+    return write_umt5(tmp_path_factory.mktemp("umt5"))
 
 
 def test_doctor_knows_a_pipeline_with_it(

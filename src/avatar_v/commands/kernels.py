@@ -43,10 +43,10 @@ def run(args: argparse.Namespace) -> int:
     if found.winner is None or found.again is None:
         print(f"none of {len(found.records)} candidates is right")
         return 1
-    again = found.again
+    again, best = found.again, Path(args.out) / "best.py"
     print(
         f"of {len(found.records)} candidates {found.winner.index} is the best: the time of "
         f"{spec.baseline} over its own is {again.speedup:.3f} ({again.low:.3f} to {again.high:.3f},"
-        f" {again.starts} starts of {again.pairs // again.starts} pairs); {Path(args.out) / 'best.py'}"
+        f" {again.starts} starts of {again.pairs // again.starts} pairs); {best}"
     )
     return 0

@@ -41,17 +41,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export.add_argument(
         "--drop-extras",
         action="store_true",
-        help="leave trained audio, motion and face modules out, and the mask of causal weights: Wan "
-        "has none",
+        help="leave trained audio, motion and face modules out, and the mask of causal weights: "
+        "Wan has none",
     )
     average = actions.add_parser(
         "average",
         help="pipeline folders of one ancestor → their mean",
-        description="VAE and card are those of the last folder.",
+        description="The mean is of DiT, encoders and motion network; VAE and card are those of "
+        "the last folder.",
         allow_abbrev=False,
     )
     average.add_argument("sources", metavar="DIR", nargs="+")
     average.add_argument("--out", metavar="OUT", required=True, help="folder to create")
+    _add_dtype(average)
 
     decoder = actions.add_parser(
         "decoder",
@@ -64,6 +66,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     decoder.add_argument("--out", metavar="OUT", required=True, help="folder to create")
     _add_adapter_actions(actions)
     _add_size_actions(actions)
+
+
+def _add_dtype(action: argparse.ArgumentParser) -> None:
+    action.add_argument(
+        "--dtype",
+        choices=("float32", "float16", "bfloat16"),
+        default="float32",
+        help="of the stored weights (float32)",
+    )
 
 
 def _add_size_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -126,12 +137,7 @@ def _add_adapter_actions(actions: "argparse._SubParsersAction[argparse.ArgumentP
     merge.add_argument(
         "--any-base", action="store_true", help="also on other weights than they were trained on"
     )
-    merge.add_argument(
-        "--dtype",
-        choices=("float32", "float16", "bfloat16"),
-        default="float32",
-        help="of the stored weights (float32)",
-    )
+    _add_dtype(merge)
     export = actions.add_parser(
         "export-lora",
         help="adapter → diffusers' pytorch_lora_weights.safetensors",
@@ -188,7 +194,7 @@ def run(args: argparse.Namespace) -> int:
     from avatar_v.weights.wan_lora import export_lora, few, import_lora
 
     if args.action == "average":
-        average_pipelines(args.sources, args.out)
+        average_pipelines(args.sources, args.out, dtype=getattr(torch, args.dtype))
     elif args.action == "decoder":
         replace_decoder(args.source, args.vae, args.out)
     elif args.action == "slim":

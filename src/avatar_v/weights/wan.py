@@ -205,11 +205,13 @@ def check_no_refiner(config: DiTConfig, source: str | Path) -> None:
 def check_no_mask(config: DiTConfig, source: str | Path) -> None:
     """ValueError for a network whose frames do not see all others: Wan's always do."""
     names = ("causal_block", "causal_window", "temporal_window")
-    said = [f"{name} {getattr(config, name)}" for name in names if getattr(config, name) is not None]
+    said = [
+        f"{name} {getattr(config, name)}" for name in names if getattr(config, name) is not None
+    ]
     if said:
         raise ValueError(
-            f"{source} has {', '.join(said)}: in Wan all frames see each other, so the export would "
-            "make other videos; --drop-extras exports it all the same"
+            f"{source} has {', '.join(said)}: in Wan all frames see each other, so the export "
+            "would make other videos; --drop-extras exports it all the same"
         )
 
 

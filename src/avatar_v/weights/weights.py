@@ -259,7 +259,7 @@ def _sound(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _own_state(module: nn.Module) -> dict[str, Tensor]:
+def own_state(module: nn.Module) -> dict[str, Tensor]:
     """The state without a frozen backbone, which is stored beside it."""
     return {k: v for k, v in module.state_dict().items() if not k.startswith("model.")}
 
@@ -275,7 +275,7 @@ def _save_encoder(
     write_json(folder / "config.json", {"class": kind.__name__, **encoder.config})
     if isinstance(encoder, UMT5TextEncoder | HiddenStateAudioEncoder):
         encoder.save_backbone(folder / BACKBONE)
-    state = {key: value.detach().to(dtype) for key, value in _own_state(encoder).items()}
+    state = {key: value.detach().to(dtype) for key, value in own_state(encoder).items()}
     if state:
         write_state(folder, state)
 
@@ -308,7 +308,7 @@ def _load_audio(folder: Path) -> LogMelEncoder | HiddenStateAudioEncoder:
         folder=folder / BACKBONE,
     )  # fmt: skip
     check_numbers(encoder.state_dict(), where=folder)
-    own = _own_file(_own_state(encoder), folder)
+    own = _own_file(own_state(encoder), folder)
     encoder.load_state_dict({**encoder.state_dict(), **own})
     return encoder
 
@@ -327,7 +327,7 @@ def _loaded(kind: type[_Module], values: dict[str, Any], folder: Path) -> _Modul
     """An encoder with its weights. It is built without memory first: a config.json that promises
     another size than the weights have is found before that size is taken."""
     with without_memory():
-        expected = _own_state(built(kind, values, where=folder / "config.json"))
+        expected = own_state(built(kind, values, where=folder / "config.json"))
     state = _own_file(expected, folder)
     encoder = kind(**values)
     encoder.load_state_dict({**encoder.state_dict(), **state})

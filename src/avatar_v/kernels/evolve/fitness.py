@@ -51,10 +51,10 @@ BASELINES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """``speedup`` is the baseline's time over the candidate's, with a 95 % interval. Of one start of
-    the processes: the median over ``pairs``, and the interval holds for this start alone. Of more:
-    the geometric mean of the starts' medians, with Student's t interval over the starts. ``error``
-    is the largest difference from the scope's own results."""
+    """``speedup`` is the baseline's time over the candidate's, with a 95 % interval. Of one start
+    of the processes: the median over ``pairs``, and the interval holds for this start alone. Of
+    more: the geometric mean of the starts' medians, with Student's t interval over the starts.
+    ``error`` is the largest difference from the scope's own results."""
 
     status: str
     reason: str = ""
