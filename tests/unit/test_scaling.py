@@ -1,5 +1,6 @@
 """planning/scaling.py: a step over several GPUs, as the code of one rank counts it."""
 
+import dataclasses
 import functools
 import re
 import shlex
@@ -13,10 +14,11 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.text import ByteTextEncoder
 from avatar_v.parallel import exchange
+from avatar_v.planning.causal import Blocks
 from avatar_v.planning.generating import _sharded
 from avatar_v.planning.gpus import GPU, GPUS, LINK_SHARE, MEMORY_SHARE, gpu_called
 from avatar_v.planning.measure import Cost, Event, as_on_gpus, cost_of
-from avatar_v.planning.passes import Pass, pass_cost
+from avatar_v.planning.passes import Pass, history_bytes, pass_cost
 from avatar_v.planning.scaling import (
     StepTime,
     exposed_links,
@@ -100,6 +102,18 @@ def test_the_attention_of_a_pass_by_hand() -> None:
     assert cost(1).attention == 4 * 2 * 48 * (48 + 8) * 2 * 2 * 64
 
 
+def test_the_attention_of_a_causal_block_by_hand() -> None:
+    """Its 48 tokens see themselves, 4 frames of a history, 2 of the reference, and 8 of text."""
+    dit = network()
+    dit = AvatarDiT(dataclasses.replace(dit.config, causal_block=3, causal_window=2)).to("meta")
+    of = dataclasses.replace(PLAIN, history=4, reference=2)
+    with as_on_gpus():
+        found, alone = pass_cost(dit, of), pass_cost(dit, dataclasses.replace(of, history=0))
+    assert found.attention == 4 * 2 * 48 * (48 + 16 * (4 + 2) + 8) * 2 * 2 * 64
+    assert found.moved > alone.moved  # also the history, which is rotated in each step
+    assert history_bytes(dit, of) == 4 * 2 * 2 * (4 * 16 * 64) * 2  # layers, k and v, samples, bf16
+
+
 def test_an_operator_moves_what_it_reads_and_writes() -> None:
     linear, x = torch.nn.Linear(4, 8), torch.zeros(2, 4)
 
@@ -172,6 +186,32 @@ def test_the_setting_of_a_plain_wan_can_be_stated(capsys: pytest.CaptureFixture[
     assert re.search(r"--shard: [+-]\d+\.\d GiB on each of 2, with --offload [+-]\d+\.\d GiB", said)
     assert "--shard: weights are gathered in " in said
     assert re.search(r"all where exchanges block; where they overlap [\d.e-]+ on 2 \(AVATAR", said)
+
+
+def test_devices_of_causal_weights_share_out_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--generate", "small_causal", "--steps", "4", "--gpus"]
+    assert main([*words, "8"]) == 2
+    assert "8 devices for 4 steps" in capsys.readouterr().err
+    said = {}
+    for num, shares in (("3", "1, 1, 2"), ("5", "0, 1, 1, 1, 1")):
+        assert main([*words, num]) == 0
+        said[num] = capsys.readouterr().out
+        assert re.search(rf"22 blocks of 3 latents behind 12 at most; .*: {shares}\n", said[num])
+        assert "--shard" not in said[num]
+        assert "links that are waited for" not in said[num]
+        assert "keys of the history" in said[num]
+    found = re.findall(r"[\d.e-]+ to ([\d.e-]+) s on (\d)", said["5"])
+    assert [num for _, num in found] == ["1", "2", "4", "5"]
+    assert [float(high) for high, _ in found] == sorted((float(h) for h, _ in found), reverse=True)
+
+
+def test_a_clean_history_takes_one_more_pass_and_one_copy() -> None:
+    noisy, clean = (Blocks(3, 12, 22, 4, is_clean) for is_clean in (False, True))
+    assert (noisy.shares(1), clean.shares(1)) == ([4], [5])
+    assert (noisy.histories(1), noisy.histories(2), clean.histories(1)) == (4, 2, 1)
+    # the first makes no step and decodes: what takes longer counts
+    assert (noisy.most(5, 2.0, 1.0, 2.5), noisy.most(5, 2.0, 1.0, 9.0)) == (3.0, 9.0)
+    assert noisy.most(2, 2.0, 1.0, 0.5) == 2 * 2.0 + 1.0 + 0.5
 
 
 def test_a_gpu_receives_what_it_lacks_of_the_weights() -> None:

@@ -20,6 +20,7 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel import exchange
 from avatar_v.parallel.apply import shard_units
 from avatar_v.parallel.sequence import degrees
+from avatar_v.planning import causal
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Cost, Number, as_on_gpus, cost_of, pretending, without_values
 from avatar_v.planning.memory import GIB
@@ -28,6 +29,7 @@ from avatar_v.planning.passes import (
     Pass,
     context_bytes,
     context_flops,
+    history_bytes,
     pass_cost,
     reference_bytes,
 )
@@ -91,56 +93,70 @@ class Video:
 
 def generation_report(name: str, machine: Machine, video: Video, *, devices: int) -> str:
     """Of a video by weights (a name that ships, or a folder) or by a preset whose weights are not
-    there. One prompt, guidance as generation takes it. ValueError for neither of the two, and for
-    sizes that the network does not take."""
+    there. One prompt, guidance as generation takes it. ValueError for neither of the two, for
+    sizes that the network does not take, and for more devices than causal weights have steps."""
     card, models = _asked(name)
     sizes = video.sized(PRESETS[name].format if card is None else format_of(card))
     dit, conditioner, net = _networks(models)
     tokens = preset(models.preset).text_tokens
     way = _way(video, sizes, conditioner.vae, dit.config.patch)
     made, reads = _passes(dit, conditioner, card, sizes, way, tokens, video)
+    blocks, of, ranks = None, made, devices  # that share the tokens of a pass
+    if dit.config.is_causal:
+        assert card is not None, "no preset is causal"
+        frames = _num_frames(video, sizes)
+        blocks = causal.blocks_of(dit.config, card, made, frames, video.num_steps, devices)
+        of, ranks = causal.block_pass(made, blocks), 1
     with as_on_gpus():
         encoding = pass_cost(dit, reads) if reads.reference else Cost(0, 0, 0)
-        costs = {num: _step_cost(dit, made, num) for num in group_sizes(devices)}
+        costs = {num: _step_cost(dit, of, num) for num in group_sizes(ranks)}
         decoding = _vae_cost(conditioner.vae, made.latents, _cells(way.base, conditioner.vae))
-        refiner, refining, words = _refined(dit, conditioner.vae, made, way, sizes, devices)
-    cost, (ulysses, _) = costs[devices], degrees(dit.config.num_heads, devices)
-    parts = {
-        "DiT, bf16": _size(dit),
-        "VAE, fp32": _size(conditioner.vae),
-        "encoders of text and sound, fp32": _size(conditioner) - _size(conditioner.vae),
-        "motion network": _size(net),
+        refiner, refining, words = _refined(dit, conditioner.vae, made, way, sizes, ranks)
+    cost, (ulysses, _) = costs[ranks], degrees(dit.config.num_heads, ranks)
+    parts = _networks_bytes(dit, conditioner, net) | {
         "keys of the reference": reference_bytes(dit, made, bf16=True) / ulysses,  # of its heads
-        "keys of text and sound": context_bytes(dit, made),
-        "activations": max(cost.peak, encoding.peak, decoding.peak / devices),
+        "keys of text and sound": context_bytes(dit, of),
     }
-    parts |= refiner | {"activations": max(parts["activations"], refining.peak)}
+    if blocks is not None:
+        parts["keys of the history"] = blocks.histories(devices) * history_bytes(dit, of)
+    activations = max(cost.peak, encoding.peak, decoding.peak / ranks, refining.peak)
+    parts |= {"activations": activations} | refiner
     chunks = video.num_chunks(sizes)
     steps = num_steps_of(video.num_steps, card or Card(models.preset))
-    context = context_flops(dit, made)
-    flops = encoding.flops + chunks * (context + steps * cost.flops + decoding.flops / devices)
-    flops += chunks * refining.flops
+    context, around = context_flops(dit, of), decoding.flops / ranks + refining.flops
+    unit, busiest = "chunk", "device 0"
+    if blocks is None:
+        flops = encoding.flops + chunks * (context + steps * cost.flops + around)
+    else:
+        unit, busiest = "block", "the busiest device"
+        around *= chunks / blocks.num
+        flops = blocks.num * blocks.most(devices, cost.flops, context, around) + encoding.flops
     lines = [
         _verdict(name, sum(parts.values()) / GIB, machine, devices),
-        f"{_work(made, way.base, video, chunks, steps)}, {flops:.2e} operations on device 0",
-        f"keys and values of text and sound, once for all steps of a chunk: "
+        f"{_work(made, way.base, video, chunks, steps)}, {flops:.2e} operations on {busiest}",
+        f"keys and values of text and sound, once for all steps of a {unit}: "
         f"{context / costs[1].flops:.2%} of a step",
     ]
-    lines += words
+    lines += words if blocks is None else [*words, causal.described(blocks, devices)]
     if machine.gpu is not None:
         needed = flops / (machine.mfu * machine.gpu.bf16_tflops * 1e12)
         peak = f"{machine.gpu.bf16_tflops:.0f} TFLOP/s"
         lines.append(f"{needed:.1f} s at {machine.mfu:.0%} of {peak}, if nothing waits")
     lines += table(parts, 0 if machine.gpu is None else RESERVE_GIB)
     lines.append(f"--offload: {-_offloaded(dit, conditioner) / GIB:+.1f} GiB")
-    if devices > 1:
-        saved, waiting = _sharded(dit, conditioner, parts["activations"], devices)
+    if ranks > 1:
+        saved, waiting = _sharded(dit, conditioner, parts["activations"], ranks)
         lines.append(
-            f"--shard: {-saved / GIB:+.1f} GiB on each of {devices}, "
+            f"--shard: {-saved / GIB:+.1f} GiB on each of {ranks}, "
             f"with --offload {-waiting / GIB:+.1f} GiB"
         )
     if machine.gpu is not None:
-        lines += _times(dit, costs, machine.gpu, machine.mfu)
+        gpu, mfu = machine.gpu, machine.mfu
+        lines += (
+            _times(dit, costs, gpu, mfu)
+            if blocks is None
+            else causal.times(cost, context, around, blocks, devices, gpu, mfu)
+        )
     return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
 
 
@@ -193,6 +209,15 @@ def _networks(models: Models) -> tuple[AvatarDiT, Conditioner, MotionNet]:
     for network in (dit, net):
         narrow(network, torch.bfloat16)
     return dit, conditioner, net
+
+
+def _networks_bytes(dit: AvatarDiT, conditioner: Conditioner, net: MotionNet) -> dict[str, Number]:
+    return {
+        "DiT, bf16": _size(dit),
+        "VAE, fp32": _size(conditioner.vae),
+        "encoders of text and sound, fp32": _size(conditioner) - _size(conditioner.vae),
+        "motion network": _size(net),
+    }
 
 
 def _step_cost(dit: AvatarDiT, made: Pass, num_ranks: int) -> Cost:
@@ -343,6 +368,12 @@ def _verdict(name: str, total_gib: Number, machine: Machine, devices: int) -> st
 
 def _new_latents(seconds: float, video: VideoFormat) -> int:
     return max(1, math.ceil(seconds * video.frame_rate_hz / TEMPORAL_FACTOR))
+
+
+def _num_frames(video: Video, sizes: Format) -> int:
+    if video.num_frames is not None:
+        return video.num_frames
+    return max(1, math.ceil(video.seconds * sizes.video.frame_rate_hz))
 
 
 def _size(module: nn.Module) -> int:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from avatar_v.models.blocks import Block, ContextKeys
@@ -36,6 +35,7 @@ class Pass:
     reference: int = 0  # latent frames whose keys are read; their own pass is another
     stills: bool = False  # each of them is a segment of its own
     kept: bool = False  # keys and values of text and sound are there, from the chunk's first step
+    history: int = 0  # latent frames that a causal network has made, whose keys are read
     within: tuple[int, int] | None = None
     """Cells of the whole picture, which the reference has, where this is a tile of it."""
 
@@ -54,15 +54,17 @@ def pass_cost(network: AvatarDiT, of: Pass) -> Cost:
         packed = _packed(network, of) if of.reference else None
         past = kept = None
         if packed is not None and of.latents > 0:
-            past = network.encode_packed(packed).rotated()  # once, as in sampling
+            past = network.encode_packed(packed)
+            past = past if network.config.is_causal else past.rotated()  # once, as in sampling
         if of.kept:
             kept = _kept(network, of)
+        stream = _stream(network, of) if of.history else None
         replay = Replay(counter)
         for block in network.blocks:
             replay.watch(block)
         with counter:
             if of.latents > 0:
-                _velocity(network, of, past, kept)
+                _velocity(network, of, past, stream, kept)
             elif packed is not None:
                 network.encode_packed(packed)
     return counter.cost()
@@ -74,6 +76,12 @@ def reference_bytes(network: AvatarDiT, of: Pass, *, bf16: bool) -> int:
     places = math.prod(of.reference_size) // config.patch**2
     tokens = of.samples * of.reference * places
     return 2 * config.num_layers * tokens * config.dim * (2 if bf16 else 4)
+
+
+def history_bytes(network: AvatarDiT, of: Pass) -> int:
+    """Keys and values of the history of one step in all layers, in bf16."""
+    places = math.prod(of.size) // network.config.patch**2
+    return 4 * network.config.num_layers * of.samples * of.history * places * network.config.dim
 
 
 def context_flops(network: AvatarDiT, of: Pass) -> Number:
@@ -110,9 +118,26 @@ def _cond(network: AvatarDiT, of: Pass) -> Cond:
     )
 
 
+def _stream(network: AvatarDiT, of: Pass) -> KeyValueCache:
+    """The keys and values that a causal network has left in the same step."""
+    config, grid = network.config, tuple(side // network.config.patch for side in of.size)
+    shape = (of.samples, of.history * math.prod(grid), config.num_heads, config.head_dim)
+    layers = tuple(
+        (torch.empty(shape, dtype=torch.bfloat16), torch.empty(shape, dtype=torch.bfloat16))
+        for _ in network.blocks
+    )
+    position = torch.arange(of.history).expand(of.samples, -1)
+    return KeyValueCache(layers, position, None, (grid[0], grid[1]), num_stream=of.history)
+
+
 def _velocity(
-    network: AvatarDiT, of: Pass, past: KeyValueCache | None, kept: list[ContextKeys] | None
-) -> Tensor:
+    network: AvatarDiT,
+    of: Pass,
+    past: KeyValueCache | None,
+    stream: KeyValueCache | None,
+    kept: list[ContextKeys] | None,
+) -> None:
+    """A causal network reads the stream behind the reference, and what it makes goes behind it."""
     config, (b, n) = network.config, (of.samples, of.latents)
     x = torch.empty(b, n, config.latent_channels, *of.size)
     cond = replace(
@@ -121,9 +146,13 @@ def _velocity(
         motion=torch.empty(b, n, config.motion_dim) if of.motion else None,
         guidance=torch.empty(b, 3) if config.has_guidance_inside else None,
     )
-    v = network(x, torch.empty(b, n), cond, past=past, contexts=kept)
-    assert isinstance(v, Tensor)
-    return v
+    if stream is not None:
+        past = stream if past is None else past.append(stream)
+    made = network(
+        x, torch.empty(b, n), cond, past=past, contexts=kept, return_keys=config.is_causal
+    )
+    if stream is not None:
+        stream.append(made[1]).evict(of.history)
 
 
 def _packed(network: AvatarDiT, of: Pass) -> PackedReference:
