@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from avatar_v.kernels.partial import attend_part, merge, part_gradients
+from avatar_v.kernels.partial import _bias, attend_part, merge, part_gradients
 from avatar_v.parallel import exchange, symmetric
 from avatar_v.parallel.sequence import SequenceGroup, degrees
 from naive_attention import attend_dense
@@ -288,3 +288,15 @@ def test_parts_merge_to_the_whole_with_its_gradients() -> None:
     torch.testing.assert_close(torch.stack([x[0] for x in found]).sum(0), wanted[0])
     for i in (1, 2):
         torch.testing.assert_close(torch.cat([x[i] for x in found], dim=1), wanted[i])
+
+
+@pytest.mark.parametrize("num", [1, 8, 13])
+def test_rows_of_a_mask_begin_where_cuda_takes_them(num: int) -> None:
+    """At multiples of 8 elements, as SDPA pads what it hands on to the same operator."""
+    query, mask = torch.zeros(2, 3, 2, 8, dtype=torch.bfloat16), torch.ones(2, num) > 0
+    mask[1, 0] = num == 1
+    bias, _ = _bias(query, torch.zeros(2, num, 2, 8), mask)
+    assert bias is not None
+    assert bias.shape == (2, 2, 3, num)
+    assert all(stride % 8 == 0 for stride in bias.stride()[:3])
+    assert torch.equal(bias[:, 0, 0] == 0, mask)

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+ALIGNED = 8
+"""Rows of a mask begin at a multiple of so many elements: CUDA's operator takes no others."""
 Heads = Float[Tensor, "b q heads width"]
 LogSumExp = Float[Tensor, "b q heads"]
 Part = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -102,6 +104,8 @@ def _bias(
         return None, None
     is_blind = ~key_mask.any(1)
     seen = key_mask | is_blind[:, None]
-    bias = torch.zeros(seen.shape, dtype=query.dtype, device=query.device)
-    bias = bias.masked_fill(~seen, float("-inf"))[:, None, None]
+    num = seen.shape[1]
+    shape = (len(seen), num + -num % ALIGNED)
+    bias = torch.zeros(shape, dtype=query.dtype, device=query.device)[:, :num]
+    bias = bias.masked_fill_(~seen, float("-inf"))[:, None, None]
     return bias.expand(-1, query.shape[2], query.shape[1], -1), is_blind
