@@ -210,7 +210,9 @@ def reference_numbers(size: Size) -> dict[str, Number]:
         begin = time.perf_counter()
         try:
             with torch.inference_mode(), torch.autocast(x.device.type, torch.bfloat16):
-                cache = dit.encode_reference(reference).rotated()  # once, as generation does
+                cache = dit.encode_reference(reference)
+                assert cache is not None, "it has frames"
+                cache = cache.rotated()  # once, as generation does
             wait(size)
         except torch.OutOfMemoryError:
             print(f"reference of {num} windows: it does not fit", flush=True)
