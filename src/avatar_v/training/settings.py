@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, fields
 
 from avatar_v.base import checks
-from avatar_v.faces.objectives import check_objective
 from avatar_v.weights.card import ASSETS
 
 MAX_GUIDANCE = 100.0
@@ -55,6 +54,8 @@ class Models:
             if self.audio_look_ahead is None:
                 raise ValueError("models.audio_window goes with models.audio_look_ahead")
         if self.identity is not None:
+            from avatar_v.faces.objectives import check_objective  # torch, which help does without
+
             check_objective("identity", self.identity)
         if self.stored_text and not (self.init_from or self.text):
             raise ValueError("models.stored_text needs init_from or text: a trained encoder")
