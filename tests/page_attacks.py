@@ -69,13 +69,14 @@ def links(site: Site, me: str, mine: str) -> Iterator[Attack]:
 
 
 def is_refused(answer: Answer) -> bool:
-    """By its status, or by one state that is a fault; no word of a file is in it."""
+    """By its status, or by its last state, which is a fault (behind others where a worker had to
+    open the file); no word of a file is in it."""
     if SECRET in answer.body or b"root:" in answer.body or b"PATH=" in answer.body:
         return False
     if answer.status != 200:
         return 400 <= answer.status < 500
-    states = [json.loads(line) for line in answer.text.splitlines()]
-    return len(states) == 1 and states[0]["over"] and "av-failed" in states[0]["status"]
+    last = json.loads(answer.text.splitlines()[-1])
+    return last["over"] and "av-failed" in last["status"]
 
 
 def sessions(site: Site) -> Iterator[Attack]:
