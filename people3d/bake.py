@@ -12,13 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avatar_v.world.scene import COLORS, Scene
-from people3d.body import LASH, SKIN, Body, Frame, load_body
+from people3d.body import LASH, SIDE, SKIN, Body, Frame, load_body
 from people3d.noise import layered, noise, step
 from people3d.person import Looks
 from people3d.rasterise import Fragments, rasterise
 
-SIDE = 1024
-_SPREAD = 3  # texels that are filled beyond each island's edge
+_SPREAD = 2  # texels that are filled beyond each island's edge
 
 ALBEDO, BUMP, GLOSS, SHADE, HAIR, STRAND, CLOTH, BEARD = (
     slice(0, 3),

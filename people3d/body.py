@@ -9,12 +9,15 @@ from functools import cache
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from avatar_v.types import MOTION_NAMES
 
 ASSET = os.environ.get("PEOPLE3D_ASSET", "/work/n/people/asset.npz")
 SKIN, EYE, TEETH_UPPER, TEETH_LOWER, TONGUE, LASH, CURTAIN = range(7)
+SIDE = 768
+"""Of maps over the UV, in texels."""
 WIDEST = 0.36
 """The opening between inner lips at mouth_open 1, in interocular distances."""
 _VARIETY = 0.85  # of the sampled shapes, some of which are too odd
@@ -30,7 +33,7 @@ class Body:
     triangles: Tensor  # "t 3"
     uv: Tensor  # "t 3 2"
     material: Tensor  # "t"
-    masks: Tensor  # "5 1024 1024": lips, lids, inside of the mouth, ears, face
+    masks: Tensor  # "5 SIDE SIDE": lips, lids, inside of the mouth, ears, face
     looks: Tensor  # "p k"
     look_names: tuple[str, ...]
     lip_upper: int  # vertices of the inner lips in the middle
@@ -67,7 +70,8 @@ def load_body() -> Body:
     neutral = neutral.mean(0) + _VARIETY * (neutral - neutral.mean(0))
     actions = torch.from_numpy(d["actions"]).float()
     uv = torch.from_numpy(d["uv"])
-    masks = torch.from_numpy(d["masks"]).float() / 255
+    masks = torch.from_numpy(d["masks"]).float()[None] / 255
+    masks = F.interpolate(masks, (SIDE, SIDE), mode="area")[0]
     upper, lower = _lip_vertices(neutral.mean(0), actions, labels, triangles, material)
     return Body(
         neutral=neutral,

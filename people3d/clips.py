@@ -4,7 +4,7 @@
 
 Clip i says speech i with the voice, habits and motion of the drawn world's person i, in scene i:
 sound and motion are those of both worlds. Nobody is covered or turned away from the camera.
-Stored per frame: the head's crop by dlib (128 px), dlib's landmarks in it, the motion and the true
+Stored per frame: the picture (128 px, framed on the head), dlib's landmarks in it, the motion and the true
 opening between the inner lips; per clip: sound at 16 kHz.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avatar_v.faces.face_track import crop, crop_windows, in_windows, track_faces
+from avatar_v.faces.face_track import track_faces
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.clip import make_clip
 from avatar_v.world.landmarks import LANDMARK_NAMES
@@ -64,7 +64,7 @@ def make(world: str, ids: list[int], num_frames: int) -> Iterator[dict[str, np.n
     for i in ids:
         motion, audio, seed = shared_track(i, num_frames)
         video, gap = draw(i, motion, seed)
-        stored = follow(video)
+        stored = whole(video)
         if stored is None:
             print(world, i, "no face", flush=True)
             continue
@@ -77,18 +77,17 @@ def make(world: str, ids: list[int], num_frames: int) -> Iterator[dict[str, np.n
         }
 
 
-def follow(video: Tensor, detect_every: int = DETECT_EVERY) -> dict[str, np.ndarray] | None:
-    """Head crops at 128 px and landmarks within them, by dlib; None where it finds no face."""
+def whole(video: Tensor, detect_every: int = DETECT_EVERY) -> dict[str, np.ndarray] | None:
+    """The pictures as they are (framed on the head already) and dlib's landmarks; None where it
+    finds no face."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         track = track_faces(video, detect_every=detect_every)
     if not bool(track.found.any()):
         return None
-    height, width = video.shape[2:]
-    windows = crop_windows(track, height, width)
     return {
-        "video": crop(video, windows, SIZE).numpy(),
-        "points": in_windows(track.landmarks, windows, height, width).numpy(),
+        "video": video.numpy(),
+        "points": track.landmarks.numpy(),
         "found": track.found.numpy(),
     }
 

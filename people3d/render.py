@@ -240,14 +240,14 @@ def _camera(scene: Scene, frame: Frame, canvas: int) -> Camera:
     u = torch.rand(10, generator=g).tolist()
     distance = 0.65 * 2.2 ** u[0]
     head = frame.crown - frame.chin + 0.012
-    focal = 0.90 * scene.head_height * canvas * distance / head
+    focal = 1.06 * scene.head_height * canvas * distance / head
     return Camera(
         distance=distance,
         focal=focal,
         center_x=scene.center_x * canvas,
         center_y=scene.center_y * canvas,
-        blur=0.3 + 0.9 * u[1] ** 2,
-        exposure=0.85 + 0.55 * u[2],
+        blur=0.3 + 0.6 * u[1] ** 2,
+        exposure=0.75 + 0.45 * u[2],
         contrast=1.0 + 0.32 * u[3],
         balance=torch.tensor([1 + 0.06 * (u[4] - 0.5), 1.0, 1 + 0.08 * (u[5] - 0.5)]),
         grain=0.3 + 1.6 * u[6] ** 2,
@@ -363,7 +363,8 @@ def _shadow_map(v: Tensor, cast: Cast) -> Tensor:
         1,
     )
     chosen = torch.cat([cast.opaque, cast.hanging])
-    f = rasterise(points, cast.triangles[chosen], _SHADOW_SIDE, _SHADOW_SIDE)
+    one_sided = cast.material[chosen] == SKIN
+    f = rasterise(points, cast.triangles[chosen], _SHADOW_SIDE, _SHADOW_SIDE, cull=one_sided)
     out = torch.full((_SHADOW_SIDE * _SHADOW_SIDE,), 9.0)
     # orthographic: depth is linear, so weights in perspective are close enough at this range
     out[f.pixel] = f.depth
