@@ -6,6 +6,7 @@ metres; which texel belongs to which triangle is the same for all persons.
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +53,7 @@ def to_head(points: Tensor, frame: Frame) -> Tensor:
 def along(x: Tensor, table: tuple[tuple[float, float], ...]) -> Tensor:
     """Straight lines between the (x, y) of a table."""
     out = torch.full_like(x, table[0][1])
-    for (x0, y0), (x1, y1) in zip(table, table[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(table):
         out += (y1 - y0) * ((x - x0) / (x1 - x0)).clamp(0, 1)
     return out
 
@@ -249,9 +250,12 @@ def _bumps(q: Tensor, looks: Looks, shift: Tensor, lips: Tensor) -> Tensor:
 def _brows(q: Tensor, looks: Looks, shift: Tensor) -> Tensor:
     x, y, z = q.unbind(1)
     along_x = ((x.abs() - 0.012) / 0.040).clamp(-0.3, 1.3)
-    middle = 0.0185 + looks.brow_height + looks.brow_arch * torch.sin(
-        (along_x * 1.15).clamp(0, 1.2) * 2.6
-    ) - 0.004 * along_x.clamp_min(0) ** 2
+    middle = (
+        0.0185
+        + looks.brow_height
+        + looks.brow_arch * torch.sin((along_x * 1.15).clamp(0, 1.2) * 2.6)
+        - 0.004 * along_x.clamp_min(0) ** 2
+    )
     thick = looks.brow_thickness * along(along_x, ((-0.1, 0.6), (0.2, 1.0), (0.6, 0.9), (1.1, 0.2)))
     hairs = noise(torch.stack([x.abs() * 500 - z * 900, z * 260, x.sign() * 4], 1) + shift)
     inside = step((z - middle).abs() / thick, 1.25, 0.45)
@@ -308,7 +312,8 @@ def _clothes(q: Tensor, scene: Scene, shift: Tensor) -> tuple[Tensor, Tensor, Te
         stripe = torch.tensor(COLORS[scene.background_color]) ** 2.2 * 0.4
         color = color + tie[:, None] * (stripe - color)
         cloth = torch.maximum(cloth, shirt)
-    bumps = torch.stack(
-        [layered(q * 22 + shift + 5 * k, 2, k % 2) for k in range(3)], 1
-    ) * 0.5 + 0.15 * weave[:, None]
+    bumps = (
+        torch.stack([layered(q * 22 + shift + 5 * k, 2, k % 2) for k in range(3)], 1) * 0.5
+        + 0.15 * weave[:, None]
+    )
     return cloth, color.clamp(0.004, 0.9), bumps

@@ -4,8 +4,8 @@
 
 Clip i says speech i with the voice, habits and motion of the drawn world's person i, in scene i:
 sound and motion are those of both worlds. Nobody is covered or turned away from the camera.
-Stored per frame: the picture (128 px, framed on the head), dlib's landmarks in it, the motion and the true
-opening between the inner lips; per clip: sound at 16 kHz.
+Stored per frame: the picture (128 px, framed on the head), dlib's landmarks in it, the motion and
+the true opening between the inner lips; per clip: sound at 16 kHz.
 """
 
 import os

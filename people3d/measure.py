@@ -10,6 +10,7 @@ WORK_DIR/results.json with means, paired differences and intervals (t, n clips).
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ SETS = ("drawn", "people", "mixed")
 FRAMES = 25
 READER_STEPS, READER_BATCH = 900, 32
 SYNC_STEPS, SYNC_CLIPS = 400, 8
-VAE_STEPS, VAE_BATCH = 900, 8
+VAE_STEPS, VAE_BATCH = 1500, 8
 _SHIFT = 10  # frames, the most by which the sound is shifted
 _MELS = 40
 
@@ -65,20 +66,16 @@ def smooth(x: Tensor, frames: int = 25) -> Tensor:
     return F.avg_pool1d(y, frames, 1)[0].T
 
 
-def cut(
-    video: np.ndarray, points: np.ndarray, part: str, size: int, side: float
-) -> Tensor:
+def cut(video: np.ndarray, points: np.ndarray, part: str, size: int, side: float) -> Tensor:
     """Squares "f 3 size size" in [0, 1] around the face or mouth; ``side`` in heights from brow to
     chin. Centre and side follow the landmarks' moving mean."""
     p = torch.from_numpy(points).float()
     tall = p[:, 8, 1] - p[:, 17:27, 1].amin(1)
     middle = p[:, 48:].mean(1) if part == "mouth" else (p[:, 17:].amin(1) + p.amax(1)) / 2
     steady = smooth(torch.cat([middle, tall[:, None]], 1))
-    half = steady[:, 2] * side / 2
     theta = torch.zeros(len(p), 2, 3)
-    theta[:, 0, 0] = theta[:, 1, 1] = 2 * half
+    theta[:, 0, 0] = theta[:, 1, 1] = steady[:, 2] * side
     theta[:, :, 2] = 2 * steady[:, :2] - 1
-    theta[:, 0, 0] = theta[:, 1, 1] = half * 2
     grid = F.affine_grid(theta, [len(p), 3, size, size], align_corners=False)
     x = torch.from_numpy(video).float() / 255
     return F.grid_sample(x, grid, align_corners=False, padding_mode="border")
@@ -87,10 +84,7 @@ def cut(
 def cut_set(data: dict[str, np.ndarray], part: str, size: int, side: float) -> Tensor:
     """Of all clips, "c f 3 size size"."""
     return torch.stack(
-        [
-            cut(v, p, part, size, side)
-            for v, p in zip(data["video"], data["points"], strict=True)
-        ]
+        [cut(v, p, part, size, side) for v, p in zip(data["video"], data["points"], strict=True)]
     )
 
 
@@ -118,10 +112,8 @@ def tower(channels: int, widths: tuple[int, ...], out: int) -> nn.Sequential:
     for width in widths:
         layers += [nn.Conv2d(channels, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]
         channels = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, out))
-
-
-# what the reader is trained on, by name in the worlds
+    layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, out)]
+    return nn.Sequential(*layers)
 
 
 def reader_labels(data: dict[str, np.ndarray]) -> Tensor:
@@ -147,6 +139,7 @@ def truths(clip: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Pearson's r; 0 where one of them does not move."""
     return float(np.corrcoef(a, b)[0, 1]) if a.std() > 1e-9 and b.std() > 1e-9 else 0.0
 
 
@@ -162,7 +155,7 @@ def readers(work: Path, seed: int) -> dict:
         g = torch.Generator().manual_seed(seed)
         net = tower(3, (24, 48, 64, 96), 4)
         start = time.process_time()
-        _fit(net, READER_STEPS, lambda: _reader_loss(net, x, y, g))
+        _fit(net, READER_STEPS, 2e-3, _reader_loss, x, y, g)
         net.eval()
         seconds = time.process_time() - start
         rows = {}
@@ -179,12 +172,15 @@ def readers(work: Path, seed: int) -> dict:
     return out
 
 
-def _fit(net: nn.Module, steps: int, loss_of, rate: float = 2e-3) -> None:
+def _fit(
+    net: nn.Module, steps: int, rate: float, loss_of: Callable[..., Tensor], *data: object
+) -> None:
+    """Minimise ``loss_of(net, *data)``, which draws its own samples."""
     optimizer = torch.optim.AdamW(net.parameters(), rate, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     net.train()
     for k in range(steps):
-        loss = loss_of()
+        loss = loss_of(net, *data)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -246,7 +242,7 @@ def sync(work: Path, seed: int) -> dict:
         g = torch.Generator().manual_seed(seed)
         net = Critic()
         start = time.process_time()
-        _fit(net, SYNC_STEPS, lambda: _sync_loss(net, v, a, g))
+        _fit(net, SYNC_STEPS, 2e-3, _sync_loss, v, a, g)
         net.eval()
         seconds = time.process_time() - start
         rows = {}
@@ -325,7 +321,7 @@ def vae(work: Path, seed: int) -> dict:
         g = torch.Generator().manual_seed(seed)
         net = Autoencoder()
         start = time.process_time()
-        _fit(net, VAE_STEPS, lambda: _vae_loss(net, x, g), 1.5e-3)
+        _fit(net, VAE_STEPS, 1.5e-3, _vae_loss, x, g)
         net.eval()
         seconds = time.process_time() - start
         rows = {}
@@ -410,8 +406,16 @@ def _in_scene(frames_of, person: int, scene: int, motion: Tensor, seed: int) -> 
     ).video, None
 
 
-ROWS = (("vae", "whole"), ("vae", "face"), ("readers", "mouth"), ("readers", "yaw"),
-        ("readers", "gaze"), ("sync", "share"), ("sync", "margin"), ("sync", "of_clip"))  # fmt: skip
+ROWS = (
+    ("vae", "whole"),
+    ("vae", "face"),
+    ("readers", "mouth"),
+    ("readers", "yaw"),
+    ("readers", "gaze"),
+    ("sync", "share"),
+    ("sync", "margin"),
+    ("sync", "of_clip"),
+)
 
 
 def summary(work: Path, _: int) -> dict:
@@ -426,9 +430,7 @@ def summary(work: Path, _: int) -> dict:
             continue
         runs = done[task]
         table = {
-            s: np.array(
-                [[runs[r][s]["clips"][c][key] for c in CLIPS] for r in runs]
-            ).mean(0)
+            s: np.array([[runs[r][s]["clips"][c][key] for c in CLIPS] for r in runs]).mean(0)
             for s in SETS
         }
         row: dict = {"seeds": list(runs), "n": len(CLIPS)}

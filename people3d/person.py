@@ -123,7 +123,7 @@ def sample_looks(person_id: int, num_shapes: int) -> Looks:
 
 
 def _between(table: tuple[Color, ...], at: float) -> Color:
-    low = min(int(math.floor(at)), len(table) - 2)
+    low = min(math.floor(at), len(table) - 2)
     part = at - low
     a, b = table[low], table[low + 1]
     return (

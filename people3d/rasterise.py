@@ -30,9 +30,7 @@ class Fragments:
         at = corners[self.triangle]
         w = self.weight
         return (
-            values[at[:, 0]] * w[:, :1]
-            + values[at[:, 1]] * w[:, 1:2]
-            + values[at[:, 2]] * w[:, 2:]
+            values[at[:, 0]] * w[:, :1] + values[at[:, 1]] * w[:, 1:2] + values[at[:, 2]] * w[:, 2:]
         )
 
 

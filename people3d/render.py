@@ -114,7 +114,9 @@ def render_people(
     cast = prepare(person_id, scene_id, size)
     amounts, gap = act(load_body(), motion, cast.frame.interocular)
     g = seeded(0x6A13, person_id, scene_id, seed)
-    video = [_develop(draw(cast, a, m), cast.camera, g) for a, m in zip(amounts, motion)]
+    video = [
+        _develop(draw(cast, a, m), cast.camera, g) for a, m in zip(amounts, motion, strict=True)
+    ]
     return torch.stack(video), gap
 
 
@@ -499,9 +501,7 @@ def _shade_eye(
     center = torch.where(right[:, None], frame.eye_right, frame.eye_left)
     q = F.normalize(rest - center, dim=1)
     ax, az = 0.50 * m["gaze_x"], -0.34 * m["gaze_y"]
-    gaze = torch.tensor(
-        [math.sin(ax) * math.cos(az), -math.cos(ax) * math.cos(az), math.sin(az)]
-    )
+    gaze = torch.tensor([math.sin(ax) * math.cos(az), -math.cos(ax) * math.cos(az), math.sin(az)])
     off = q - (q @ gaze)[:, None] * gaze
     radius = torch.where(q @ gaze > 0, off.norm(dim=1), torch.ones(len(q)))
     iris = looks.iris_radius
@@ -567,9 +567,7 @@ def _over(
     image[pixel] = image[pixel] + a * (color[ok] - image[pixel])
 
 
-def _lashes(
-    cast: Cast, points: Tensor, v: Tensor, image: Tensor, depth: Tensor, n: int
-) -> None:
+def _lashes(cast: Cast, points: Tensor, v: Tensor, image: Tensor, depth: Tensor, n: int) -> None:
     f = rasterise(points, cast.triangles[cast.lash], n, n)
     if len(f.pixel) == 0:
         return

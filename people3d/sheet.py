@@ -1,6 +1,6 @@
 """A picture of both worlds side by side.
 
-    python -m people3d.sheet WORK_DIR    # WORK_DIR/sheet.png: drawn people above, others below
+python -m people3d.sheet WORK_DIR    # WORK_DIR/sheet.png: drawn people above, others below
 """
 
 import sys
