@@ -25,9 +25,9 @@ from people3d.real import CLIPS
 
 SETS = ("drawn", "people", "mixed")
 FRAMES = 25
-READER_STEPS, READER_BATCH = 900, 32
-SYNC_STEPS, SYNC_CLIPS = 400, 8
-VAE_STEPS, VAE_BATCH = 1500, 8
+READER_STEPS, READER_BATCH = 500, 32
+SYNC_STEPS, SYNC_CLIPS = 250, 8
+VAE_STEPS, VAE_BATCH = 700, 8
 _SHIFT = 10  # frames, the most by which the sound is shifted
 _MELS = 40
 
@@ -186,7 +186,7 @@ def _fit(
         optimizer.step()
         schedule.step()
         if k % 100 == 99:
-            print(k + 1, float(loss), flush=True)
+            print(k + 1, float(loss.detach()), flush=True)
 
 
 def _reader_loss(net: nn.Module, x: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
