@@ -20,6 +20,7 @@ SIDE = 768
 """Of maps over the UV, in texels."""
 WIDEST = 0.36
 """The opening between inner lips at mouth_open 1, in interocular distances."""
+_TEETH_DOWN = 0.003  # metres: the upper teeth end behind the lip otherwise, and never show
 _VARIETY = 0.85  # of the sampled shapes, some of which are too odd
 
 
@@ -68,6 +69,7 @@ def load_body() -> Body:
     triangles, material = torch.from_numpy(d["triangles"]).long(), torch.from_numpy(d["material"])
     neutral = torch.from_numpy(d["neutral"]).float()
     neutral = neutral.mean(0) + _VARIETY * (neutral - neutral.mean(0))
+    neutral[:, triangles[material == TEETH_UPPER].unique(), 2] -= _TEETH_DOWN
     actions = torch.from_numpy(d["actions"]).float()
     uv = torch.from_numpy(d["uv"])
     masks = torch.from_numpy(d["masks"]).float()[None] / 255
@@ -159,7 +161,7 @@ def act(body: Body, motion: Tensor, interocular: float) -> tuple[Tensor, Tensor]
         out[f"browDown{side}"] = 0.7 * (-m["brow"]).clamp_min(0)
         down, up = (m["gaze_y"]).clamp_min(0), (-m["gaze_y"]).clamp_min(0)
         out[f"eyeLookDown{side}"], out[f"eyeLookUp{side}"] = 0.6 * down, 0.6 * up
-        out[f"mouthUpperUp{side}"] = 0.22 * m["teeth"].clamp(0, 1) * free
+        out[f"mouthUpperUp{side}"] = (0.45 * m["teeth"].clamp(0, 1) + 0.35 * opening) * free
         out[f"mouthLowerDown{side}"] = 0.30 * m["teeth"].clamp(0, 1) * free
     out["browInnerUp"] = 0.5 * m["brow"].clamp_min(0)
     change = body.actions[:, body.lip_lower, 2] - body.actions[:, body.lip_upper, 2]

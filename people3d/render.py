@@ -440,8 +440,8 @@ def _shade(
         out[at] = _shade_teeth(cast, f, at, kind, normal[at], view[at], lit[at])
     at = (kind == TONGUE).nonzero().squeeze(1)
     if len(at):
-        color = torch.tensor([0.34, 0.10, 0.09])
-        out[at] = color * _diffuse(cast, normal[at], lit[at] * 0.6, 0.3) * 0.45
+        color = torch.tensor([0.30, 0.07, 0.07])
+        out[at] = color * _diffuse(cast, normal[at], lit[at] * 0.5, 0.3) * 0.30
         out[at] += 0.10 * _shine(cast, normal[at], view[at], lit[at], 24)
     at = (kind == FRAME).nonzero().squeeze(1)
     if len(at):
@@ -532,14 +532,14 @@ def _shade_teeth(
     low = z[~upper].amax() - z if bool((~upper).any()) else z * 0
     edge = torch.where(upper, edge, low)
     gum = step(edge, 0.009, 0.012)
-    a = torch.tensor([0.60, 0.55, 0.46]) + gum[:, None] * (
-        torch.tensor([0.36, 0.12, 0.11]) - torch.tensor([0.60, 0.55, 0.46])
+    a = torch.tensor([0.84, 0.78, 0.67]) + gum[:, None] * (
+        torch.tensor([0.36, 0.12, 0.11]) - torch.tensor([0.84, 0.78, 0.67])
     )
     line = ((rest[:, 0] / 0.0082 + 0.5) % 1 - 0.5).abs()
     a = a * (1 - 0.35 * step(line, 0.44, 0.5))[:, None]
-    back = step(rest[:, 1], -0.014, 0.006)
-    share = (0.75 - 0.62 * back) * torch.where(upper, 1.0, 0.8)
-    out = a * _diffuse(cast, normal, 0.3 + 0.5 * lit, 0.5) * share[:, None] * 0.8
+    back = step(rest[:, 1], -0.010, 0.018)
+    share = (1.0 - 0.75 * back) * torch.where(upper, 1.0, 0.75)
+    out = a * _diffuse(cast, normal, 0.5 + 0.5 * lit, 0.5) * share[:, None]
     return out + 0.12 * share[:, None] * _shine(cast, normal, view, lit, 40)
 
 
