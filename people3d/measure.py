@@ -140,7 +140,10 @@ def truths(clip: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def known(work: Path, task: str, seed: int) -> dict | None:
-    """What an earlier try measured of the drawn set, which is the same: same clips, same seed."""
+    """What an earlier try measured of the drawn set, where it is the same: same clips and seed.
+    PEOPLE3D_AFRESH is set where it is not."""
+    if "PEOPLE3D_AFRESH" in os.environ:
+        return None
     for path in work.glob(f"measured_*/{task}_{seed}.json"):
         return json.loads(path.read_text())["drawn"]
     return None
