@@ -9,18 +9,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-_COLUMNS, _ROWS, _FRAMES = 4, 2, (3, 9, 15, 21)
+_CLIPS, _FRAMES = ((16, 17, 19, 23), (20, 22, 25, 30)), (3, 9, 15, 21)
 
 
 def main() -> None:
     """Four by four pictures of 128 px, at twice their size."""
     work = Path(sys.argv[1])
     rows = []
-    for world in ("drawn", "people"):
+    for world in ("drawn", sys.argv[2]):
         video = np.load(work / f"{world}.npz")["video"]
-        for row in range(_ROWS):
-            first = 16 + row * _COLUMNS if len(video) > 24 else row * _COLUMNS
-            pictures = [video[first + k, _FRAMES[k]] for k in range(_COLUMNS)]
+        for clips in _CLIPS:
+            pictures = [video[i, f] for i, f in zip(clips, _FRAMES, strict=True)]
             rows.append(np.concatenate(pictures, 2))
     sheet = np.concatenate(rows, 1).transpose(1, 2, 0)
     picture = Image.fromarray(sheet)
