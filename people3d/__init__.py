@@ -1,0 +1,1 @@
+"""A prototype of a world of three-dimensional people: asset, drawing, clips and its measures."""
