@@ -94,7 +94,7 @@ def beard_amount(q: Tensor, looks: Looks, lips: Tensor) -> Tensor:
     grown = step(upper - z, -0.002, 0.010) * step(y, 0.075, 0.055)
     grown = grown * step(z, -0.136, -0.118) * step(y - z * 0.6, 0.155, 0.125)
     moustache = step(x, 0.031, 0.024) * step(z, -0.083, -0.072)
-    goatee = step(x, 0.030, 0.022) * step(z, -0.066, -0.07)
+    goatee = step(x, 0.031, 0.013) * step(z, -0.062, -0.074)
     share = {
         "none": torch.zeros_like(x),
         "stubble": torch.ones_like(x),
@@ -102,7 +102,9 @@ def beard_amount(q: Tensor, looks: Looks, lips: Tensor) -> Tensor:
         "moustache": moustache,
         "goatee": torch.maximum(goatee, moustache * step(x, 0.034, 0.03)),
     }[looks.beard]
-    bare = step((x**2 + ((z + 0.094) / 0.7) ** 2).sqrt(), 0.006, 0.010)  # under the lower lip
+    bare = 0.35 + 0.65 * step(
+        (x**2 + ((z + 0.094) / 0.7) ** 2).sqrt(), 0.006, 0.010
+    )  # under the lower lip
     if looks.beard == "full":
         bare = torch.ones_like(x)
     return grown * share * bare * (1 - step(lips, 0.1, 0.5))
@@ -151,7 +153,7 @@ def bake(body: Body, frame: Frame, looks: Looks, scene: Scene) -> Maps:
     dark = torch.minimum(dark, 0.45 * torch.tensor(looks.skin))
     out[:, ALBEDO] += brow[:, None] * (dark - out[:, ALBEDO])
     beard = beard_amount(q, looks, lips)
-    shadow = {"stubble": 0.55, "none": 0.16 * looks.male}.get(looks.beard, 0.9)
+    shadow = {"stubble": 0.55, "none": 0.16 * looks.male}.get(looks.beard, 0.8)
     grown = beard if looks.beard != "none" else _shaved(q, looks, lips)
     grown = grown * (0.75 + 0.5 * fine).clamp(0, 1)
     out[:, ALBEDO] += shadow * grown[:, None] * (torch.tensor(looks.hair) - out[:, ALBEDO])
@@ -163,7 +165,8 @@ def bake(body: Body, frame: Frame, looks: Looks, scene: Scene) -> Maps:
     out[:, GLOSS] *= 1 - scalp
     out[:, HAIR] = scalp
     out[:, BEARD] = beard
-    out[:, STRAND] = _strands(q, looks, shift)
+    bristles = layered(q * torch.tensor([420.0, 420.0, 160.0]) + shift, 2)
+    out[:, STRAND] = torch.where(beard > 0.05, bristles, _strands(q, looks, shift))
     cloth, color, bumps = _clothes(q, scene, shift)
     out[:, ALBEDO] += cloth[:, None] * (color - out[:, ALBEDO])
     out[:, BUMP] += cloth[:, None] * (bumps - out[:, BUMP])
@@ -199,11 +202,13 @@ def _skin(
         a = a * (1 - 0.25 * (looks.age - 0.5) * spots[:, None])
     lid = step(lids, 0.2, 0.7) * (0.12 + 0.45 * max(0.0, looks.make_up - 0.5))
     a = a * (1 - lid[:, None] * torch.tensor([0.55, 0.75, 0.7]))
-    red = step(lips, 0.25, 0.65)[:, None]
+    border = step(lips, 0.03, 0.22) * step(lips, 0.60, 0.35)
+    a = a * (1 - border[:, None] * torch.tensor([0.30, 0.42, 0.38]))
+    red = step(lips, 0.28, 0.6)[:, None]
     creases = 0.85 + 0.22 * noise(q * torch.tensor([900.0, 300.0, 160.0]) + shift)
     a = a + red * (torch.tensor(looks.lips) * creases[:, None] - a)
     deep = step(inner, 0.3, 0.7)[:, None]
-    a = a + deep * (torch.tensor([0.16, 0.035, 0.035]) - a)
+    a = a + deep * (torch.tensor([0.10, 0.018, 0.018]) - a)
     zone = torch.exp(-((x / 0.03) ** 2)) * step(z, -0.06, -0.04) + 0.5 * cheek
     gloss = looks.shine * (0.45 + 0.55 * zone) * (1 + 0.5 * pores)
     gloss = gloss + red[:, 0] * (0.5 + looks.make_up - gloss) + deep[:, 0] * 0.6
@@ -219,10 +224,10 @@ def _occlusion(q: Tensor, inner: Tensor) -> Tensor:
     wings = torch.exp(-(((near - 0.019) / 0.004) ** 2) - ((z + 0.047) / 0.007) ** 2)
     under = torch.exp(-((near / 0.017) ** 2) - ((z + 0.094) / 0.004) ** 2)
     throat = step(z, -0.100, -0.125) * step(y - 0.0, -0.03, 0.02)
-    dark = 0.30 * socket + 0.25 * inner_corner + 0.25 * wings + 0.18 * under + 0.45 * throat
+    dark = 0.20 * socket + 0.20 * inner_corner + 0.25 * wings + 0.18 * under + 0.45 * throat
     deep = step(inner, 0.3, 0.7)
     depth = step(y, -0.030, 0.010)
-    return (1 - dark).clamp(0.3, 1) * (1 - deep * (0.45 + 0.5 * depth))
+    return (1 - dark).clamp(0.3, 1) * (1 - deep * (0.60 + 0.38 * depth))
 
 
 def _bumps(q: Tensor, looks: Looks, shift: Tensor, lips: Tensor) -> Tensor:
@@ -280,8 +285,8 @@ def _strands(q: Tensor, looks: Looks, shift: Tensor) -> Tensor:
     else:
         turn = torch.atan2(x - looks.part * 0.4, 0.07 - y)
         across, length = turn * 0.06, z
-    at = torch.stack([across * 620, length * 30, across * 0], 1) + shift
-    wide = torch.stack([across * 210, length * 14, across * 0 + 5], 1) + shift
+    at = torch.stack([across * 380, length * 22, across * 0], 1) + shift
+    wide = torch.stack([across * 150, length * 11, across * 0 + 5], 1) + shift
     return 0.9 * noise(at) + 0.7 * noise(wide, 1)
 
 

@@ -18,9 +18,11 @@ ASSET = os.environ.get("PEOPLE3D_ASSET", "/work/n/people/asset.npz")
 SKIN, EYE, TEETH_UPPER, TEETH_LOWER, TONGUE, LASH, CURTAIN = range(7)
 SIDE = 768
 """Of maps over the UV, in texels."""
-WIDEST = 0.36
+WIDEST = 0.42
 """The opening between inner lips at mouth_open 1, in interocular distances."""
 _TEETH_DOWN = 0.003  # metres: the upper teeth end behind the lip otherwise, and never show
+_LARGER = 0.13  # of the eyes: at 128 px they are hard to read otherwise
+_AT_REST = 0.20  # of a smile, so that corners lie level
 _VARIETY = 0.85  # of the sampled shapes, some of which are too odd
 
 
@@ -70,6 +72,7 @@ def load_body() -> Body:
     neutral = torch.from_numpy(d["neutral"]).float()
     neutral = neutral.mean(0) + _VARIETY * (neutral - neutral.mean(0))
     neutral[:, triangles[material == TEETH_UPPER].unique(), 2] -= _TEETH_DOWN
+    neutral = _larger_eyes(neutral, triangles[material == EYE].unique())
     actions = torch.from_numpy(d["actions"]).float()
     uv = torch.from_numpy(d["uv"])
     masks = torch.from_numpy(d["masks"]).float()[None] / 255
@@ -88,6 +91,17 @@ def load_body() -> Body:
         lip_upper=upper,
         lip_lower=lower,
     )
+
+
+def _larger_eyes(neutral: Tensor, eye: Tensor) -> Tensor:
+    """Eyes and lids scaled about the balls' centres, fading out over the sockets."""
+    for sign in (-1, 1):
+        ball = neutral[:, eye[neutral[0, eye, 0] * sign > 0]]
+        center = (ball.amin(1) + ball.amax(1))[:, None] / 2
+        off = neutral - center
+        near = torch.exp(-((off.norm(dim=2) / 0.021) ** 4))
+        neutral = neutral + _LARGER * near[..., None] * off
+    return neutral
 
 
 def _lip_vertices(
@@ -151,18 +165,20 @@ def act(body: Body, motion: Tensor, interocular: float) -> tuple[Tensor, Tensor]
     smile, skew = m["corner_raise"].clamp(-1, 1), m["corner_asymmetry"].clamp(-1, 1)
     for side, sign in (("Left", 1.0), ("Right", -1.0)):  # of the person; the picture's is mirrored
         amount = (smile - 0.5 * sign * skew).clamp(-1, 1)
-        out[f"mouthSmile{side}"] = 0.75 * amount.clamp_min(0) + 0.18 * wide
+        out[f"mouthSmile{side}"] = _AT_REST + 0.65 * amount.clamp_min(0) + 0.18 * wide
         out[f"mouthFrown{side}"] = 0.5 * (-amount).clamp_min(0)
         out[f"cheekSquint{side}"] = 0.45 * amount.clamp_min(0)
         out[f"eyeSquint{side}"] = 0.30 * amount.clamp_min(0)
         shut = 1 - m["eye_open"].clamp(0, 1)
         out[f"eyeBlink{side}"] = shut
+        out[f"eyeWide{side}"] = 0.45 * (1 - shut)
         out[f"browOuterUp{side}"] = 0.6 * m["brow"].clamp_min(0)
         out[f"browDown{side}"] = 0.7 * (-m["brow"]).clamp_min(0)
         down, up = (m["gaze_y"]).clamp_min(0), (-m["gaze_y"]).clamp_min(0)
         out[f"eyeLookDown{side}"], out[f"eyeLookUp{side}"] = 0.6 * down, 0.6 * up
         out[f"mouthUpperUp{side}"] = (0.45 * m["teeth"].clamp(0, 1) + 0.35 * opening) * free
         out[f"mouthLowerDown{side}"] = 0.30 * m["teeth"].clamp(0, 1) * free
+    out["tongueOut"] = 0.30 * m["tongue"].clamp(0, 1) * free
     out["browInnerUp"] = 0.5 * m["brow"].clamp_min(0)
     change = body.actions[:, body.lip_lower, 2] - body.actions[:, body.lip_upper, 2]
     gap = dict(zip(body.labels, (-change / interocular).tolist(), strict=True))

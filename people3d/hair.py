@@ -26,7 +26,7 @@ def thickness(q: Tensor, looks: Looks) -> Tensor:
         "buzz": 0.0035 + 0 * z,
         "short": length * (0.30 + 0.70 * top),
         "swept": length * (0.30 + 0.80 * top + 0.45 * front),
-        "curly": (0.9 * length + 0.014) * (0.75 + 0.25 * top) * (1 + 0.35 * wavy),
+        "curly": (0.8 * length + 0.008) * (0.75 + 0.35 * top) * (1 + 0.45 * wavy),
         "bob": length * 0.75 * (0.85 + 0.3 * top),
         "long": length * 0.7 * (0.85 + 0.3 * top),
         "bun": 0.006 * (1 + 0.5 * top),
@@ -34,7 +34,7 @@ def thickness(q: Tensor, looks: Looks) -> Tensor:
     out = grown * thick * (1 + 0.15 * wavy)
     if looks.beard in ("full", "goatee", "moustache"):
         amount = beard_amount(q, looks, torch.zeros(len(q)))
-        out = torch.maximum(out, amount * (0.007 if looks.beard == "full" else 0.004))
+        out = torch.maximum(out, amount * (0.006 if looks.beard == "full" else 0.0022))
     return out
 
 

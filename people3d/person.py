@@ -138,15 +138,15 @@ def _hair(u: float, v: float, tone: float, age: float) -> Color:
     color = _between(_HAIRS[:5], fair * 4)
     if tone < 0.3 and v < 0.08:
         color = _HAIRS[5]
-    grey = min(1.0, max(0.0, 3.2 * age - 2.35 + 0.5 * v))
-    white = (0.40, 0.39, 0.38)
+    grey = min(1.0, max(0.0, 3.2 * age - 2.85 + 0.5 * v))
+    white = (0.30, 0.29, 0.28)
     return tuple(c + grey * (w - c) for c, w in zip(color, white, strict=True))
 
 
 def _lips(skin: Color, tone: float, make_up: float, u: float) -> Color:
-    plain = (skin[0] * 0.86 + 0.03, skin[1] * 0.60 + 0.01, skin[2] * 0.68 + 0.015)
+    plain = (skin[0] * 0.78 + 0.03, skin[1] * 0.42 + 0.008, skin[2] * 0.52 + 0.012)
     painted = (0.45 - 0.2 * u, 0.07 + 0.06 * u, 0.09 + 0.06 * u)
-    k = 0.75 * max(0.0, make_up - 0.35)
+    k = 0.75 * max(0.0, make_up - 0.25)
     return tuple(p + k * (q - p) for p, q in zip(plain, painted, strict=True))
 
 

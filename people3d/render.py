@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avatar_v.types import MOTION_NAMES
-from avatar_v.world.backdrop import background
 from avatar_v.world.scene import Scene, sample_scene
 from avatar_v.world.shapes import seeded
 from people3d import hair
+from people3d.backdrop import backdrop, blurred
 from people3d.bake import (
     ALBEDO,
     BEARD,
@@ -50,7 +50,7 @@ from people3d.person import Looks, sample_looks
 from people3d.rasterise import Fragments, rasterise, vertex_normals
 
 FRAME, BUN, HANGING = 7, 8, 9
-_SHELLS = 4
+_LAYER = 0.0024  # metres between the shells of hair
 _SHADOW_SIDE = 160
 
 
@@ -77,6 +77,7 @@ class Camera:
     center_x: float
     center_y: float
     blur: float
+    sharpen: float  # as cameras and codecs do, along edges
     exposure: float
     contrast: float
     balance: Tensor
@@ -174,8 +175,8 @@ def prepare(person_id: int, scene_id: int, size: int) -> Cast:
         hanging=(kind == HANGING).nonzero().squeeze(1),
         round_down=rows,
         lights=_lights(scene),
-        camera=_camera(scene, frame, 2 * size),
-        backdrop=_backdrop(scene, 2 * size),
+        camera=_camera(scene, frame, looks.tone, 2 * size),
+        backdrop=backdrop(scene, 2 * size),
     )
 
 
@@ -229,7 +230,7 @@ def _lights(scene: Scene) -> Lights:
         key=unit(key, dim=0),
         key_color=warm * (1.35 + 1.1 * u[1]) * scene.key / 0.65,
         fill=unit(torch.tensor([side * (0.5 + 0.4 * u[2]), -0.8, 0.1 * u[3]]), dim=0),
-        fill_color=cool * (0.25 + 0.5 * u[4]),
+        fill_color=cool * (0.40 + 0.6 * u[4]),
         rim=unit(torch.tensor([side * (0.7 + 0.3 * u[5]), 0.55, 0.35]), dim=0),
         rim_color=torch.tensor([1.0, 0.97 - 0.1 * u[6], 0.9]) * (0.9 * max(0.0, u[7] - 0.3)),
         sky=cool * (0.36 + 0.22 * u[8]),
@@ -237,7 +238,7 @@ def _lights(scene: Scene) -> Lights:
     )
 
 
-def _camera(scene: Scene, frame: Frame, canvas: int) -> Camera:
+def _camera(scene: Scene, frame: Frame, tone: float, canvas: int) -> Camera:
     g = seeded(0xCA3E, scene.id)
     u = torch.rand(10, generator=g).tolist()
     distance = 0.65 * 2.2 ** u[0]
@@ -248,41 +249,14 @@ def _camera(scene: Scene, frame: Frame, canvas: int) -> Camera:
         focal=focal,
         center_x=scene.center_x * canvas,
         center_y=scene.center_y * canvas,
-        blur=0.3 + 0.6 * u[1] ** 2,
-        exposure=0.75 + 0.45 * u[2],
-        contrast=1.0 + 0.32 * u[3],
+        blur=0.25 + 0.45 * u[1] ** 2,
+        sharpen=0.05 + 0.35 * u[7],
+        exposure=(0.74 + 0.34 * u[2]) * (1 + 0.35 * tone),
+        contrast=1.0 + 0.26 * u[3],
         balance=torch.tensor([1 + 0.06 * (u[4] - 0.5), 1.0, 1 + 0.08 * (u[5] - 0.5)]),
         grain=0.3 + 1.6 * u[6] ** 2,
         canvas=canvas,
     )
-
-
-def _backdrop(scene: Scene, canvas: int) -> Tensor:
-    """The drawn world's background, out of focus, with uneven light and fine texture; linear."""
-    g = seeded(0xB00F, scene.id)
-    u = torch.rand(6, generator=g).tolist()
-    image = background(scene, canvas)
-    image = _gaussian(image, canvas * (0.004 + 0.030 * u[0]))
-    axis = torch.arange(canvas) / canvas
-    x, y = axis.view(1, -1).expand(canvas, -1), axis.view(-1, 1).expand(-1, canvas)
-    at = torch.stack([x.reshape(-1) * 3 + 9 * u[1], y.reshape(-1) * 3 + 7 * u[2]], 1)
-    at = torch.cat([at, torch.full((len(at), 1), 20 * u[3])], 1)
-    light = 1 + 0.35 * noise(at).view(canvas, canvas)
-    texture = 1 + 0.10 * noise(at * 9).view(canvas, canvas) * u[4]
-    image = image[0].permute(1, 2, 0) ** 2.2 * (light * texture)[..., None]
-    return image * (0.7 + 0.6 * u[5])
-
-
-def _gaussian(image: Tensor, sigma: float) -> Tensor:
-    """Blurred, of "1 c h w"; the border repeats."""
-    radius = max(1, math.ceil(2.5 * sigma))
-    at = torch.arange(-radius, radius + 1).float()
-    kernel = torch.exp(-0.5 * (at / sigma) ** 2)
-    kernel = (kernel / kernel.sum()).view(1, 1, 1, -1)
-    c = image.shape[1]
-    out = F.pad(image, (radius, radius, radius, radius), mode="replicate")
-    out = F.conv2d(out, kernel.expand(c, -1, -1, -1), groups=c)
-    return F.conv2d(out, kernel.transpose(2, 3).expand(c, -1, -1, -1), groups=c)
 
 
 def turn_matrix(yaw: float, pitch: float, roll: float) -> Tensor:
@@ -329,8 +303,9 @@ def draw(cast: Cast, amounts: Tensor, motion: Tensor) -> Tensor:
     image[f.pixel] = _shade(cast, f, place, normal, view, lit, m, turn)
     depth[f.pixel] = f.depth
     _lashes(cast, points, v, image, depth, n)
-    for k in range(_SHELLS):
-        _shell(cast, k, v, normals, image, depth, eye, shadow, n)
+    shells = min(11, max(4, math.ceil(float(cast.thick.max()) / _LAYER)))
+    for k in range(shells):
+        _shell(cast, (k + 1) / shells, v, normals, image, depth, eye, shadow, n)
     if len(cast.hanging):
         _hanging(cast, points, v, normals, image, depth, eye, shadow, n)
     return image.view(n, n, 3)
@@ -441,7 +416,9 @@ def _shade(
     at = (kind == TONGUE).nonzero().squeeze(1)
     if len(at):
         color = torch.tensor([0.30, 0.07, 0.07])
-        out[at] = color * _diffuse(cast, normal[at], lit[at] * 0.5, 0.3) * 0.30
+        out[at] = (
+            color * _diffuse(cast, normal[at], lit[at] * 0.5, 0.3) * (0.22 + 0.9 * m["tongue"])
+        )
         out[at] += 0.10 * _shine(cast, normal[at], view[at], lit[at], 24)
     at = (kind == FRAME).nonzero().squeeze(1)
     if len(at):
@@ -509,16 +486,16 @@ def _shade_eye(
     grain = noise(torch.stack([spoke * 7, radius * 9, torch.zeros_like(spoke)], 1))
     ring = radius / iris
     white = torch.tensor([0.80, 0.75, 0.71]) * (1 - 0.25 * step(q[:, 0].abs(), 0.3, 0.75))[:, None]
-    white = white * torch.tensor([1.0, 0.93, 0.92])
+    white = white * torch.tensor([1.0, 0.95, 0.94]) * (1 - 0.40 * looks.tone)
     color = torch.tensor(looks.iris) * (0.8 + 0.6 * grain + 0.5 * step(ring, 0.75, 0.45))[:, None]
-    color = color * (1 - 0.65 * step(ring, 0.80, 1.0))[:, None]
+    color = 1.25 * color * (1 - 0.85 * step(ring, 0.74, 1.0))[:, None]
     a = white + step(ring, 1.08, 0.95)[:, None] * (color - white)
     a = a * (1 - step(ring, 0.46, 0.38) * 0.97)[:, None]
-    lid = 0.50 + 0.50 * step(q[:, 2] + 0.9 * (1 - m["eye_open"]), 0.66, 0.10)
-    corner = 1 - 0.35 * step(q[:, 0].abs(), 0.35, 0.8)
-    out = a * _diffuse(cast, normal, lit, 0.45) * (lid * corner)[:, None] * 0.85
+    lid = 0.66 + 0.34 * step(q[:, 2] + 0.9 * (1 - m["eye_open"]), 0.66, 0.10)
+    corner = 1 - 0.25 * step(q[:, 0].abs(), 0.35, 0.8)
+    out = a * _diffuse(cast, normal, lit, 0.45) * (lid * corner)[:, None] * 0.9
     bulge = F.normalize(normal + 0.35 * (off @ turn.T) * step(ring, 1.2, 0.9)[:, None], dim=1)
-    out += 0.9 * _shine(cast, bulge, view, 0.4 + 0.6 * lit, 130) * lid[:, None]
+    out += (0.7 - 0.4 * looks.tone) * _shine(cast, bulge, view, 0.4 + 0.6 * lit, 130) * lid[:, None]
     return out + 0.02 * cast.lights.sky * lid[:, None]
 
 
@@ -532,13 +509,13 @@ def _shade_teeth(
     low = z[~upper].amax() - z if bool((~upper).any()) else z * 0
     edge = torch.where(upper, edge, low)
     gum = step(edge, 0.009, 0.012)
-    a = torch.tensor([0.84, 0.78, 0.67]) + gum[:, None] * (
-        torch.tensor([0.36, 0.12, 0.11]) - torch.tensor([0.84, 0.78, 0.67])
+    a = torch.tensor([0.86, 0.82, 0.74]) + gum[:, None] * (
+        torch.tensor([0.36, 0.12, 0.11]) - torch.tensor([0.86, 0.82, 0.74])
     )
     line = ((rest[:, 0] / 0.0082 + 0.5) % 1 - 0.5).abs()
     a = a * (1 - 0.35 * step(line, 0.44, 0.5))[:, None]
     back = step(rest[:, 1], -0.010, 0.018)
-    share = (1.0 - 0.75 * back) * torch.where(upper, 1.0, 0.75)
+    share = (1.0 - 0.75 * back) * torch.where(upper, 1.1, 0.50)
     out = a * _diffuse(cast, normal, 0.5 + 0.5 * lit, 0.5) * share[:, None]
     return out + 0.12 * share[:, None] * _shine(cast, normal, view, lit, 40)
 
@@ -572,13 +549,13 @@ def _lashes(cast: Cast, points: Tensor, v: Tensor, image: Tensor, depth: Tensor,
     if len(f.pixel) == 0:
         return
     color = (torch.tensor(cast.looks.hair) * 0.3).expand(len(f.pixel), 3)
-    strong = 0.34 if cast.looks.male else 0.45 + 0.25 * cast.looks.make_up
+    strong = 0.50 if cast.looks.male else 0.68 + 0.25 * cast.looks.make_up
     _over(image, depth, f, color, torch.full((len(f.pixel),), strong), 0.0005)
 
 
 def _shell(
     cast: Cast,
-    k: int,
+    share: float,
     v: Tensor,
     normals: Tensor,
     image: Tensor,
@@ -587,8 +564,7 @@ def _shell(
     shadow: Tensor,
     n: int,
 ) -> None:
-    """One layer of the hair that stands on the skin; k = 0 is the innermost."""
-    share = (k + 1) / _SHELLS
+    """One layer of the hair that stands on the skin, at a share of its thickness."""
     grow = v + normals * (cast.thick * share)[:, None]
     if cast.looks.hair_style in ("swept", "short"):
         grow[:, 1] += 0.35 * cast.thick * share**2  # combed back
@@ -601,8 +577,8 @@ def _shell(
     t = cast.maps.texels[texel_index(uv)]
     strand = t[:, STRAND]
     grown = torch.maximum(t[:, HAIR], t[:, BEARD])
-    tight = 0.5 if cast.looks.hair_style == "curly" else 0.42
-    low = -0.62 + 1.0 * share**1.5
+    tight = 0.55
+    low = -1.1 + 1.5 * share**2
     alpha = grown * step(strand, low - tight, low + tight) * (1 - t[:, CLOTH])
     keep = alpha > 0.02
     f = Fragments(f.pixel[keep], f.triangle[keep], f.weight[keep], f.depth[keep])
@@ -652,11 +628,12 @@ def _hanging(
 def _develop(image: Tensor, camera: Camera, generator: torch.Generator) -> Tensor:
     """What the camera stores of linear light "n n 3": "3 h w" in uint8."""
     x = image.permute(2, 0, 1)[None]
-    x = _gaussian(x, camera.blur)
+    x = blurred(x, camera.blur)
     x = F.avg_pool2d(x, 2)[0] * camera.exposure * camera.balance.view(3, 1, 1) * 0.72
     x = x * (1 + 0.10 * x) / (1 + 0.62 * x)  # shoulder: highlights roll off
     x = x.clamp(0, 1) ** (1 / 2.2)
-    x = 0.5 + camera.contrast * (x - 0.5) - 0.02
+    x = x + camera.sharpen * (x - blurred(x[None], 0.9)[0])
+    x = 0.5 + camera.contrast * (x - 0.5)
     side = x.shape[-1]
     axis = torch.linspace(-1, 1, side)
     x = x * (1 - 0.06 * (axis.view(-1, 1) ** 2 + axis.view(1, -1) ** 2))
