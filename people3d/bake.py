@@ -79,6 +79,14 @@ def hairline(q: Tensor, looks: Looks) -> Tensor:
     front = step(y, 0.045, 0.015)
     temples = front * step(x.abs(), 0.018, 0.05)
     line = line + front * looks.hairline + temples * max(0.0, looks.hairline) * 0.9
+    if looks.hair_style.startswith("fringe"):
+        line = line - front * 0.030 * step(x.abs(), 0.062, 0.045)
+    if looks.hair_style == "crop":
+        line = line - front * 0.008
+    if looks.hair_style in ("side", "pixie"):
+        sign = 1.0 if looks.part > 0 else -1.0
+        low = 0.010 if looks.hair_style == "side" else 0.026
+        line = line - low * front * step(x * sign, 0.025, -0.035)
     if looks.hair_style == "bald":
         line = line + along(y, ((0.05, 0.0), (0.09, 0.025), (0.18, 0.055)))
         return torch.minimum(z - line, 0.018 - z)
@@ -147,7 +155,7 @@ def bake(body: Body, frame: Frame, looks: Looks, scene: Scene) -> Maps:
     out[:, ALBEDO], out[:, GLOSS] = _skin(q, looks, lips, lids, inner, ears, shift)
     out[:, SHADE] = _occlusion(q, inner)
     fine = layered(q * 700 + shift, 2)
-    out[:, BUMP] = _bumps(q, looks, shift, lips)
+    out[:, BUMP] = _bumps(q, looks, shift, lips) * (1.0 if looks.male else 0.65)
     brow = _brows(q, looks, shift)
     dark = torch.tensor(looks.hair) * 0.65
     dark = torch.minimum(dark, 0.45 * torch.tensor(looks.skin))
@@ -157,7 +165,7 @@ def bake(body: Body, frame: Frame, looks: Looks, scene: Scene) -> Maps:
     grown = beard if looks.beard != "none" else _shaved(q, looks, lips)
     grown = grown * (0.75 + 0.5 * fine).clamp(0, 1)
     out[:, ALBEDO] += shadow * grown[:, None] * (torch.tensor(looks.hair) - out[:, ALBEDO])
-    line = hairline(q, looks) + 0.008 * layered(q * 260 + shift, 2)
+    line = hairline(q, looks) + 0.004 * layered(q * 200 + shift, 2)
     scalp = step(line, -0.008, 0.012) * (1 - step(ears, 0.2, 0.6))
     if looks.hair_style in ("bald", "buzz"):
         scalp = scalp * 0.8
@@ -278,9 +286,13 @@ def _shaved(q: Tensor, looks: Looks, lips: Tensor) -> Tensor:
 def _strands(q: Tensor, looks: Looks, shift: Tensor) -> Tensor:
     """Noise drawn out along the hair, in [-1, 1]."""
     x, y, z = q.unbind(1)
-    if looks.hair_style == "curly":
+    if looks.hair_style in ("curly", "afro"):
         return 1.3 * layered(q * 150 + shift, 3)
-    if looks.hair_style in ("swept", "bun"):
+    if looks.hair_style in ("side", "pixie"):
+        across, length = z * 0.6 + 0.8 * y, x
+    elif looks.hair_style.startswith("fringe") or looks.hair_style == "crop":
+        across, length = torch.where(z > 0.09, y + x, x * 1.0), z - y
+    elif looks.hair_style in ("swept", "bun"):
         across, length = x + 0.15 * y, y - z
     else:
         turn = torch.atan2(x - looks.part * 0.4, 0.07 - y)

@@ -22,7 +22,8 @@ WIDEST = 0.42
 """The opening between inner lips at mouth_open 1, in interocular distances."""
 _TEETH_DOWN = 0.003  # metres: the upper teeth end behind the lip otherwise, and never show
 _LARGER = 0.13  # of the eyes: at 128 px they are hard to read otherwise
-_AT_REST = 0.20  # of a smile, so that corners lie level
+_AT_REST = 0.28  # of a smile, so that corners lie level
+_APART = 0.35  # of the difference between men and women, added to it
 _VARIETY = 0.85  # of the sampled shapes, some of which are too odd
 
 
@@ -72,6 +73,9 @@ def load_body() -> Body:
     neutral = torch.from_numpy(d["neutral"]).float()
     neutral = neutral.mean(0) + _VARIETY * (neutral - neutral.mean(0))
     neutral[:, triangles[material == TEETH_UPPER].unique(), 2] -= _TEETH_DOWN
+    apart = neutral[1::2].mean(0) - neutral[0::2].mean(0)  # odd ones are men
+    neutral[1::2] += 0.5 * _APART * apart
+    neutral[0::2] -= 0.5 * _APART * apart
     neutral = _larger_eyes(neutral, triangles[material == EYE].unique())
     actions = torch.from_numpy(d["actions"]).float()
     uv = torch.from_numpy(d["uv"])
@@ -169,7 +173,7 @@ def act(body: Body, motion: Tensor, interocular: float) -> tuple[Tensor, Tensor]
         out[f"mouthFrown{side}"] = 0.5 * (-amount).clamp_min(0)
         out[f"cheekSquint{side}"] = 0.45 * amount.clamp_min(0)
         out[f"eyeSquint{side}"] = 0.30 * amount.clamp_min(0)
-        shut = 1 - m["eye_open"].clamp(0, 1)
+        shut = (1 - m["eye_open"].clamp(0, 1)) ** 1.3
         out[f"eyeBlink{side}"] = shut
         out[f"eyeWide{side}"] = 0.45 * (1 - shut)
         out[f"browOuterUp{side}"] = 0.6 * m["brow"].clamp_min(0)

@@ -27,8 +27,15 @@ def thickness(q: Tensor, looks: Looks) -> Tensor:
         "short": length * (0.30 + 0.70 * top),
         "swept": length * (0.30 + 0.80 * top + 0.45 * front),
         "curly": (0.8 * length + 0.008) * (0.75 + 0.35 * top) * (1 + 0.45 * wavy),
-        "bob": length * 0.75 * (0.85 + 0.3 * top),
-        "long": length * 0.7 * (0.85 + 0.3 * top),
+        "crop": length * (0.25 + 0.55 * top) * (1 + 0.5 * wavy),
+        "side": length * (0.22 + 0.85 * top + 0.30 * front),
+        "pixie": length * (0.40 + 0.55 * top),
+        "afro": (1.2 * length + 0.026) * (0.8 + 0.2 * top) * (1 + 0.15 * wavy),
+        "wavy": (length * 0.7 + 0.005) * (0.85 + 0.3 * top),
+        "fringe bob": (length * 0.6 + 0.004) * (0.85 + 0.3 * top),
+        "fringe long": (length * 0.5 + 0.004) * (0.85 + 0.3 * top),
+        "bob": 0.003 + length * 0.75 * (0.85 + 0.3 * top),
+        "long": 0.003 + length * 0.7 * (0.85 + 0.3 * top),
         "bun": 0.006 * (1 + 0.5 * top),
     }[looks.hair_style]
     out = grown * thick * (1 + 0.15 * wavy)
@@ -49,12 +56,17 @@ def curtain(looks: Looks, width: float, depth: float, middle_y: float) -> tuple[
     top, bottom = 0.085, -looks.fall
     z = top + (bottom - top) * d
     round_top = (1 - (z.clamp_min(0) / 0.135) ** 2).clamp_min(0.02).sqrt()
-    flare = 1 + (0.5 if looks.hair_style == "bob" else 0.12) * (-z).clamp_min(0)
-    open_at = math.radians(112) + math.radians(8) * step(z, -0.12, -0.02)
+    bob, wavy = looks.hair_style.endswith("bob"), looks.hair_style == "wavy"
+    flare = 1 + (0.6 if bob else 0.8 if wavy else 0.25) * (-z).clamp_min(0)
+    open_at = math.radians(118 + looks.seed % 13) + math.radians(8) * step(z, -0.12, -0.02)
     angle = t * open_at
-    off = 0.6 * looks.hair_length + 0.003
+    off = 0.65 * looks.hair_length + 0.006
     wave = 1 + 0.03 * torch.sin(14 * t + 3 * d + looks.seed) * d + 0.012 * torch.sin(41 * t) * d
-    inward = 1 - (0.35 if looks.hair_style == "bob" else 0.06) * step(d, 0.75, 1.0)
+    if wavy:
+        wave = wave + 0.07 * torch.sin(17 * d + 2 * torch.sin(5 * t + looks.seed)) * step(
+            d, 0.2, 0.5
+        )
+    inward = 1 - (0.35 if bob else 0.06) * step(d, 0.75, 1.0)
     x = (width + off) * round_top * flare * wave * inward * torch.sin(angle)
     y = middle_y + (depth + off) * round_top * wave * torch.cos(angle)
     vertices = torch.stack([x, y, z, t, d], 1)
@@ -138,8 +150,8 @@ def hang(t: Tensor, d: Tensor, strands: Tensor, looks: Looks) -> Tensor:
     side = step(t.abs() + 0.05 * strands, 1.0, 0.93)
     end = step(d + 0.09 * strands, 1.0, 0.90)
     top = step(d, 0.0, 0.10)
-    thin = 0.93 + 0.3 * strands
-    return (side * end * top * thin.clamp(0.55, 1)).clamp(0, 1)
+    thin = 1.0 + 0.25 * strands
+    return (side * end * top * thin.clamp(0.75, 1)).clamp(0, 1)
 
 
 def curtain_strands(t: Tensor, d: Tensor, seed: int) -> Tensor:

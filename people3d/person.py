@@ -8,7 +8,24 @@ import torch
 
 from avatar_v.world.shapes import seeded
 
-HairStyle = Literal["bald", "buzz", "short", "swept", "curly", "bob", "long", "bun"]
+HairStyle = Literal[
+    "bald",
+    "buzz",
+    "short",
+    "swept",
+    "curly",
+    "bob",
+    "long",
+    "bun",
+    "crop",
+    "side",
+    "afro",
+    "pixie",
+    "wavy",
+    "fringe bob",
+    "fringe long",
+]
+HANGING_STYLES = ("bob", "long", "wavy", "fringe bob", "fringe long")
 Beard = Literal["none", "stubble", "moustache", "goatee", "full"]
 Color = tuple[float, float, float]
 
@@ -108,9 +125,11 @@ def sample_looks(person_id: int, num_shapes: int) -> Looks:
         hair=hair,
         hair_style=style,
         hair_length=0.010 + 0.016 * u[17],
-        hairline=(u[18] - 0.4) * 0.014 + (0.016 * age * u[19] if male else 0.0),
+        hairline=(u[18] - 0.75) * 0.020 + (0.016 * age * u[19] if male else 0.0),
         part=(2 * u[20] - 1) * 0.035,
-        fall=0.13 + 0.12 * u[21] if style == "long" else 0.06 + 0.06 * u[21],
+        fall=0.13 + 0.12 * u[21]
+        if style in ("long", "wavy", "fringe long")
+        else 0.06 + 0.06 * u[21],
         brow_thickness=(0.0046 if male else 0.0034) * (0.75 + 0.55 * u[22]),
         brow_height=0.0015 * n[3],
         brow_arch=(0.002 if male else 0.0038) * (0.5 + u[23]),
@@ -154,20 +173,27 @@ def _style(male: bool, u: float, age: float) -> HairStyle:
     table: tuple[tuple[float, HairStyle], ...] = (
         (
             (0.05 + 0.13 * age, "bald"),
-            (0.15, "buzz"),
-            (0.34, "short"),
-            (0.25, "swept"),
-            (0.12, "curly"),
-            (0.04, "long"),
+            (0.13, "buzz"),
+            (0.17, "short"),
+            (0.17, "swept"),
+            (0.20, "side"),
+            (0.12, "crop"),
+            (0.10, "curly"),
+            (0.03, "afro"),
+            (0.03, "long"),
         )
         if male
         else (
-            (0.08, "short"),
-            (0.10, "swept"),
-            (0.14, "curly"),
-            (0.24, "bob"),
-            (0.30, "long"),
-            (0.14, "bun"),
+            (0.03, "swept"),
+            (0.08, "pixie"),
+            (0.07, "curly"),
+            (0.04, "afro"),
+            (0.16, "bob"),
+            (0.22, "long"),
+            (0.15, "wavy"),
+            (0.08, "fringe bob"),
+            (0.09, "fringe long"),
+            (0.10, "bun"),
         )
     )
     at = u * sum(weight for weight, _ in table)

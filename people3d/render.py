@@ -46,7 +46,7 @@ from people3d.body import (
     measure,
 )
 from people3d.noise import noise, step
-from people3d.person import Looks, sample_looks
+from people3d.person import HANGING_STYLES, Looks, sample_looks
 from people3d.rasterise import Fragments, rasterise, vertex_normals
 
 FRAME, BUN, HANGING = 7, 8, 9
@@ -209,7 +209,7 @@ def _props(looks: Looks, frame: Frame, skin: Tensor) -> list[tuple[Tensor, Tenso
         top = float(frame.crown - frame.middle[2])
         v, t = hair.ball((0.0, 0.115, top + 0.008), 0.036)
         out.append((v, t, BUN))
-    if looks.hair_style in ("bob", "long"):
+    if looks.hair_style in HANGING_STYLES:
         upper = skin[(skin[:, 2] > 0.02) & (skin[:, 2] < 0.07)]
         back, fore = float(upper[:, 1].max()), float(upper[:, 1].min())
         width = float(upper[:, 0].max())
