@@ -73,7 +73,7 @@ def load_body() -> Body:
     neutral = torch.from_numpy(d["neutral"]).float()
     neutral = neutral.mean(0) + _VARIETY * (neutral - neutral.mean(0))
     neutral[:, triangles[material == TEETH_UPPER].unique(), 2] -= _TEETH_DOWN
-    apart = neutral[1::2].mean(0) - neutral[0::2].mean(0)  # odd ones are men
+    apart = neutral[1::2].mean(0) - neutral[0::2].mean(0)  # even ones are men
     neutral[1::2] += 0.5 * _APART * apart
     neutral[0::2] -= 0.5 * _APART * apart
     neutral = _larger_eyes(neutral, triangles[material == EYE].unique())

@@ -30,7 +30,7 @@ def thickness(q: Tensor, looks: Looks) -> Tensor:
         "crop": length * (0.25 + 0.55 * top) * (1 + 0.5 * wavy),
         "side": length * (0.22 + 0.85 * top + 0.30 * front),
         "pixie": length * (0.40 + 0.55 * top),
-        "afro": (1.2 * length + 0.026) * (0.8 + 0.2 * top) * (1 + 0.15 * wavy),
+        "afro": (0.9 * length + 0.020) * (0.8 + 0.2 * top),
         "wavy": (length * 0.7 + 0.005) * (0.85 + 0.3 * top),
         "fringe bob": (length * 0.6 + 0.004) * (0.85 + 0.3 * top),
         "fringe long": (length * 0.5 + 0.004) * (0.85 + 0.3 * top),

@@ -94,7 +94,7 @@ def sample_looks(person_id: int, num_shapes: int) -> Looks:
     u = torch.rand(40, generator=g).tolist()
     n = torch.randn(8, generator=g).tolist()
     shape = int(num_shapes * u[0])
-    male = shape % 2 == 1
+    male = shape % 2 == 0  # the asset's gender 0 is male
     tone = min(1.0, u[1] ** 1.35)
     skin = _between(_SKINS, tone * (len(_SKINS) - 1))
     skin = tuple(c * (1 + 0.05 * n[k]) for k, c in enumerate(skin))

@@ -303,7 +303,7 @@ def draw(cast: Cast, amounts: Tensor, motion: Tensor) -> Tensor:
     image[f.pixel] = _shade(cast, f, place, normal, view, lit, m, turn)
     depth[f.pixel] = f.depth
     _lashes(cast, points, v, image, depth, n)
-    shells = min(11, max(4, math.ceil(float(cast.thick.max()) / _LAYER)))
+    shells = min(15, max(4, math.ceil(float(cast.thick.max()) / _LAYER)))
     for k in range(shells):
         _shell(cast, (k + 1) / shells, v, normals, image, depth, eye, shadow, n)
     if len(cast.hanging):
@@ -565,7 +565,13 @@ def _shell(
     n: int,
 ) -> None:
     """One layer of the hair that stands on the skin, at a share of its thickness."""
-    grow = v + normals * (cast.thick * share)[:, None]
+    away = normals
+    if cast.looks.hair_style in ("curly", "afro"):  # round, whatever the skull
+        middle = cast.frame.middle + torch.tensor([0.0, 0.08, 0.02])
+        away = F.normalize(0.35 * normals + F.normalize(v - middle, dim=1), dim=1)
+        bearded = v[:, 2] < cast.frame.middle[2] - 0.04
+        away = torch.where(bearded[:, None], normals, away)
+    grow = v + away * (cast.thick * share)[:, None]
     if cast.looks.hair_style in ("swept", "short"):
         grow[:, 1] += 0.35 * cast.thick * share**2  # combed back
     one_sided = torch.ones(len(cast.shell), dtype=torch.bool)
