@@ -13,7 +13,7 @@ from avatar_v.world.shapes import seeded
 from people3d.noise import layered, noise, step
 
 _KINDS = ("drawn", "wall", "blinds", "panels", "patches", "columns", "frames", "shelves", "leaves")
-_SHARES = (0.16, 0.14, 0.10, 0.12, 0.12, 0.10, 0.12, 0.08, 0.06)
+_SHARES = (0.16, 0.18, 0.11, 0.12, 0.07, 0.10, 0.12, 0.08, 0.06)
 
 
 def backdrop(scene: Scene, canvas: int) -> Tensor:
@@ -36,7 +36,7 @@ def backdrop(scene: Scene, canvas: int) -> Tensor:
     grainy = layered(at * (8 + 30 * u[5]), 2, 1).view(canvas, canvas)
     texture = 1 + 0.10 * u[6] * grainy
     image = image[0].permute(1, 2, 0) ** 2.2 * (light * texture)[..., None]
-    return image * (0.7 + 0.7 * u[7])
+    return image * (0.82 + 0.8 * u[7])
 
 
 def _room(kind: str, scene: Scene, x: Tensor, y: Tensor, at: Tensor, u: list, soft: float):

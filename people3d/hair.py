@@ -63,9 +63,8 @@ def curtain(looks: Looks, width: float, depth: float, middle_y: float) -> tuple[
     off = 0.65 * looks.hair_length + 0.006
     wave = 1 + 0.03 * torch.sin(14 * t + 3 * d + looks.seed) * d + 0.012 * torch.sin(41 * t) * d
     if wavy:
-        wave = wave + 0.07 * torch.sin(17 * d + 2 * torch.sin(5 * t + looks.seed)) * step(
-            d, 0.2, 0.5
-        )
+        ripple = torch.sin(17 * d + 0.5 * torch.sin(9 * t) + looks.seed)
+        wave = wave + (0.03 + 0.035 * ripple) * step(d, 0.2, 0.5)
     inward = 1 - (0.35 if bob else 0.06) * step(d, 0.75, 1.0)
     x = (width + off) * round_top * flare * wave * inward * torch.sin(angle)
     y = middle_y + (depth + off) * round_top * wave * torch.cos(angle)

@@ -609,11 +609,29 @@ def _hanging(
     shadow: Tensor,
     n: int,
 ) -> None:
-    """Long hair; it lies in front of the shoulders and behind the face."""
-    f = rasterise(points, cast.triangles[cast.hanging], n, n)
+    """Long hair; it lies in front of the shoulders and behind the face. What hangs behind the
+    head is painted first, so that it shows through what hangs beside it."""
+    turn = cast.round_down[cast.triangles[cast.hanging], 0].abs().amax(1)
+    for chosen in (cast.hanging[turn < 0.7], cast.hanging[turn >= 0.7]):
+        _hang(cast, chosen, points, v, normals, image, depth, eye, shadow, n)
+
+
+def _hang(
+    cast: Cast,
+    chosen: Tensor,
+    points: Tensor,
+    v: Tensor,
+    normals: Tensor,
+    image: Tensor,
+    depth: Tensor,
+    eye: Tensor,
+    shadow: Tensor,
+    n: int,
+) -> None:
+    f = rasterise(points, cast.triangles[chosen], n, n)
     if len(f.pixel) == 0:
         return
-    f = Fragments(f.pixel, cast.hanging[f.triangle], f.weight, f.depth)
+    f = Fragments(f.pixel, chosen[f.triangle], f.weight, f.depth)
     t, d = f.gather(cast.round_down, cast.triangles).unbind(1)
     strand = hair.curtain_strands(t, d, cast.looks.seed)
     alpha = hair.hang(t, d, strand, cast.looks)
