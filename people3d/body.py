@@ -22,6 +22,7 @@ WIDEST = 0.42
 """The opening between inner lips at mouth_open 1, in interocular distances."""
 _TEETH_DOWN = 0.003  # metres: the upper teeth end behind the lip otherwise, and never show
 _LARGER = 0.13  # of the eyes: at 128 px they are hard to read otherwise
+_WIDER = 0.12  # of the mouth, for the same reason
 _AT_REST = 0.28  # of a smile, so that corners lie level
 _APART = 0.35  # of the difference between men and women, added to it
 _VARIETY = 0.85  # of the sampled shapes, some of which are too odd
@@ -82,6 +83,9 @@ def load_body() -> Body:
     masks = torch.from_numpy(d["masks"]).float()[None] / 255
     masks = F.interpolate(masks, (SIDE, SIDE), mode="area")[0]
     upper, lower = _lip_vertices(neutral.mean(0), actions, labels, triangles, material)
+    off = neutral - neutral[:, upper][:, None]
+    near = torch.exp(-((off.norm(dim=2) / 0.036) ** 4))
+    neutral = neutral + _WIDER * near[..., None] * off
     return Body(
         neutral=neutral,
         actions=actions,

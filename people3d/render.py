@@ -486,7 +486,7 @@ def _shade_eye(
     grain = noise(torch.stack([spoke * 7, radius * 9, torch.zeros_like(spoke)], 1))
     ring = radius / iris
     white = torch.tensor([0.80, 0.75, 0.71]) * (1 - 0.25 * step(q[:, 0].abs(), 0.3, 0.75))[:, None]
-    white = white * torch.tensor([1.0, 0.95, 0.94]) * (1 - 0.40 * looks.tone)
+    white = white * torch.tensor([1.0, 0.95, 0.94]) * (1 - 0.58 * looks.tone)
     color = torch.tensor(looks.iris) * (0.8 + 0.6 * grain + 0.5 * step(ring, 0.75, 0.45))[:, None]
     color = 1.25 * color * (1 - 0.85 * step(ring, 0.74, 1.0))[:, None]
     a = white + step(ring, 1.08, 0.95)[:, None] * (color - white)
