@@ -13,7 +13,7 @@ from avatar_v.world.shapes import seeded
 from people3d.noise import layered, noise, step
 
 _KINDS = ("drawn", "wall", "blinds", "panels", "patches", "columns", "frames", "shelves", "leaves")
-_SHARES = (0.16, 0.18, 0.11, 0.12, 0.07, 0.10, 0.12, 0.08, 0.06)
+_SHARES = (0.16, 0.18, 0.11, 0.12, 0.07, 0.07, 0.13, 0.09, 0.07)
 
 
 def backdrop(scene: Scene, canvas: int) -> Tensor:
@@ -31,18 +31,18 @@ def backdrop(scene: Scene, canvas: int) -> Tensor:
         image = background(scene, canvas)[0].permute(1, 2, 0) * 0.8 + 0.2
     else:
         image = _room(kind, scene, x, y, at, u[8:], 1.5 / canvas).clamp(0.01, 1.0)
-    image = blurred(image.permute(2, 0, 1)[None], canvas * (0.002 + 0.016 * u[4] ** 1.7))
-    light = 1 + 0.40 * noise(at * 0.6).view(canvas, canvas)
+    image = blurred(image.permute(2, 0, 1)[None], canvas * (0.003 + 0.014 * u[4] ** 2))
+    light = 1 + 0.5 * noise(at * 0.6).view(canvas, canvas)
     grainy = layered(at * (8 + 30 * u[5]), 2, 1).view(canvas, canvas)
     texture = 1 + 0.10 * u[6] * grainy
     image = image[0].permute(1, 2, 0) ** 2.2 * (light * texture)[..., None]
-    return image * (0.82 + 0.8 * u[7])
+    return image * (0.90 + 0.85 * u[7])
 
 
 def _room(kind: str, scene: Scene, x: Tensor, y: Tensor, at: Tensor, u: list, soft: float):
     """One of the kinds, "n n 3" as the eye sees it (not linear)."""
     tint = torch.tensor(COLORS[scene.background_color])
-    pale = 0.45 + 0.5 * u[0]
+    pale = 0.30 + 0.5 * u[0]
     wall = tint * (1 - pale) * 0.9 + pale * (0.55 + 0.4 * u[1])
     n = len(x)
     image = wall.expand(n, n, 3).clone()

@@ -101,7 +101,7 @@ def beard_amount(q: Tensor, looks: Looks, lips: Tensor) -> Tensor:
     upper = torch.where(x > 0.05, upper + along(x, ((0.05, 0.0), (0.075, 0.052))), upper)
     grown = step(upper - z, -0.002, 0.010) * step(y, 0.075, 0.055)
     grown = grown * step(z, -0.136, -0.118) * step(y - z * 0.6, 0.155, 0.125)
-    moustache = step(x, 0.031, 0.024) * step(z, -0.083, -0.072)
+    moustache = step(x, 0.031, 0.024) * step(z, -0.076, -0.066)
     goatee = step(x, 0.031, 0.013) * step(z, -0.062, -0.074)
     share = {
         "none": torch.zeros_like(x),
@@ -240,7 +240,7 @@ def _occlusion(q: Tensor, inner: Tensor) -> Tensor:
 
 def _bumps(q: Tensor, looks: Looks, shift: Tensor, lips: Tensor) -> Tensor:
     """Tilts of the normal: slopes of pores and of wrinkles."""
-    pores = torch.stack([noise(q * 640 + shift + 11 * k, k % 2) for k in range(3)], 1) * 0.10
+    pores = torch.stack([noise(q * 640 + shift + 11 * k, k % 2) for k in range(3)], 1) * 0.07
     lumps = torch.stack([layered(q * 95 + shift + 5 * k, 2, k % 2) for k in range(3)], 1)
     out = pores + 0.05 * looks.blotches * lumps
     x, _, z = q.unbind(1)

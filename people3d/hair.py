@@ -150,7 +150,7 @@ def hang(t: Tensor, d: Tensor, strands: Tensor, looks: Looks) -> Tensor:
     end = step(d + 0.09 * strands, 1.0, 0.90)
     top = step(d, 0.0, 0.10)
     thin = 1.0 + 0.25 * strands
-    return (side * end * top * thin.clamp(0.75, 1)).clamp(0, 1)
+    return (side * end * top * thin.clamp(0.9, 1)).clamp(0, 1)
 
 
 def curtain_strands(t: Tensor, d: Tensor, seed: int) -> Tensor:

@@ -104,6 +104,8 @@ def sample_looks(person_id: int, num_shapes: int) -> Looks:
     iris = _IRISES[int(2 * u[5])] if dark or u[6] < 0.45 else _IRISES[int(5 * u[5])]
     make_up = 0.0 if male or u[7] < 0.4 else u[7]
     lips = _lips(skin, tone, make_up, u[8])
+    if male:
+        lips = tuple(0.8 * a + 0.2 * b for a, b in zip(lips, skin, strict=True))
     style = _style(male, u[9], age)
     glasses = "none"
     if u[10] < 0.2 + 0.15 * age:
