@@ -58,15 +58,16 @@ def test_a_gain_is_paired_over_persons() -> None:
 
 def test_systems_are_compared_with_the_first_of_them() -> None:
     """At the end, and over all of the video."""
-    rows = {"whole": [reading([1.0, 0.0]), reading([2.0, 1.0])],
+    rows = {"clean": [reading([1.0, 0.0]), reading([2.0, 1.0])],
             "less": [reading([1.5, 0.1]), reading([2.5, 1.1])]}  # fmt: skip
-    found = summarise_drift(Readings(rows), {"whole": "whole", "less": "less"})
+    words = {"clean": "a name of a variant", "less": "less"}
+    found = summarise_drift(Readings(rows), words, base="clean")
     assert found["less_identity_gain"].value == pytest.approx(0.1)
     assert found["less_identity_over"].value == pytest.approx(0.3)
     assert found["less_identity_over"].label == (
-        "face similarity with the reference, all: less over whole"
+        "face similarity with the reference, all: less over a name of a variant"
     )
-    assert not any(key.startswith("whole") and key.endswith(("gain", "over")) for key in found)
+    assert not any(key.startswith("clean") and key.endswith(("gain", "over")) for key in found)
 
 
 def test_change_is_paired_and_minutes_are_means() -> None:

@@ -12,7 +12,7 @@ from avatar_v.critics.look import Faces
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.inputs.person import encode_clips
 from avatar_v.inputs.reference_clip import ReferenceClip
-from avatar_v.models.identity import NUM_LOOKS, FaceVectors, add_identity, frames_to_look_at
+from avatar_v.models.identity import NUM_LOOKS, FaceVectors, add_identity, looks_of
 from avatar_v.models.reference import anchor_frame, join_references
 from avatar_v.models.refiner import as_refiner
 from avatar_v.objectives.sft import SFT
@@ -89,13 +89,23 @@ def test_stills_are_looked_at_and_what_hides_a_room_hides_nothing_of_them(batch:
         stage_of("face").begin(batch, 0)
 
 
-def test_frames_that_show_a_face_are_spread_and_repeated_where_there_are_few() -> None:
+def test_the_pictures_looked_at_are_spread_over_those_that_show_a_face() -> None:
+    """Fewer where there are fewer, and none where no clip of the batch shows one."""
     batch = make_batch(3, 9, 32)
     valid = torch.zeros(3, 9, dtype=torch.bool)
     valid[0], valid[1, [2, 5]] = True, True
-    found = frames_to_look_at(dataclasses.replace(batch, valid=valid))
-    assert found.tolist() == [[1, 3, 5, 7], [2, 2, 5, 5], [0, 0, 0, 0]]
+    batch = dataclasses.replace(batch, valid=valid, video=torch.arange(9.0).expand(3, 1, 1, 1, 9)
+                                .movedim(-1, 1).expand(3, 9, 3, 32, 32))  # fmt: skip
+    looks = looks_of(batch, lambda pictures: pictures[:, None])
+    assert looks.seen.tolist() == [[True] * 4, [True, True, False, False], [False] * 4]
+    shown = looks.latents[:, :, 0, 0, 0]
+    assert shown[looks.seen].tolist() == [1, 3, 5, 7, 2, 5]
     assert NUM_LOOKS == 4
+    empty = stills_of(make_batch(3, 25, 32, latent_channels=16, has_reference=True), num=0)
+    assert empty.reference is not None
+    nothing = looks_of(empty.reference, lambda pictures: pictures[:, None])
+    assert nothing.latents.shape == (3, 4, 16, 4, 4)
+    assert not nothing.seen.any()
 
 
 def test_generation_reads_the_vector_that_training_read(batch: Batch, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -99,9 +100,9 @@ def measure(options: argparse.Namespace) -> Findings:
     if options.minutes * 60 < 2 * WINDOW_S:
         raise ValueError(f"--minutes {options.minutes}: drift needs at least {2 * WINDOW_S} s")
     metrics = StudyMetrics.load()
-    ways, words = asked_ways(options)
+    ways, words, base = asked_ways(options)
     weights = metrics.hashes() | way_hashes(ways)
-    lengths = {way.rollout.pipeline.format.chunk_latents for way in ways.values()}
+    lengths = {rollout.pipeline.format.chunk_latents for rollout in ways.values()}
     if len(lengths) > 1:
         raise ValueError(f"--systems make chunks of {sorted(lengths)} latents: seams differ")
     cases = asked_cases(
@@ -114,12 +115,12 @@ def measure(options: argparse.Namespace) -> Findings:
         cases = [in_turns(case) for case in cases]
     readings = read_cases(
         cases,
-        {name: way.stream for name, way in ways.items()},
+        {name: partial(stream, rollout) for name, rollout in ways.items()},
         StreamReader(metrics, lengths.pop(), options.turns),
         num_workers=options.workers,
-        kept=resumable(options, weights, {k: way.rollout.sampling() for k, way in ways.items()}),
+        kept=resumable(options, weights, {k: rollout.sampling() for k, rollout in ways.items()}),
     )
-    numbers = summarise_drift(readings, words)
+    numbers = summarise_drift(readings, words, base)
     if options.workers == 1:
         for name in ways:
             held = readings.values(name, "memory")
@@ -127,17 +128,16 @@ def measure(options: argparse.Namespace) -> Findings:
             if held.shape[1] > 2:
                 numbers[f"{name}_memory_growth"] = memory_growth(held)
     people = f"{options.persons} {options.split.upper()} persons from number {options.first} on"
-    rollouts = {way.rollout.described(): way.rollout for way in ways.values()}
     return Findings(
         f"{options.minutes:g} minutes of generated video, and the seams of its chunks",
         numbers,
-        recipe=", ".join(sorted({each.recipe for each in rollouts.values()})),
+        recipe=", ".join(sorted({rollout.recipe for rollout in ways.values()})),
         weights=weights,
         notes=[
             f"{people}, 16 s of reference, windows of {WINDOW_S} s; intervals over persons, those "
             f"of trends over pieces of {PIECE_S / 60:g} minutes",
             *(["the second half of every window is silent"] if options.turns else []),
-            *rollouts,
+            *dict.fromkeys(rollout.described() for rollout in ways.values()),
         ],
         figures={
             "_frames": draw_frames(readings, words, options.minutes),
@@ -184,38 +184,35 @@ def memory_growth(held: Float[np.ndarray, "n w"]) -> Number:
     return number.described(words, target="≤ 1.05")
 
 
-@dataclass(frozen=True)
-class Way:
-    """Weights, and how the chunks of a video are joined."""
-
-    rollout: Rollout
-    how: Mapping[str, Any]  # fields of a request
-
-    def stream(self, case: Case) -> Iterator[Video]:
-        """The video of a case, block by block."""
-        made = self.rollout.request_for(case.person_id, case.prompt).changed(**self.how)
-        inputs = build_inputs(self.rollout, case, REFERENCE_FRAMES)
-        yield from self.rollout.pipeline.stream(inputs, made)
+def stream(rollout: Rollout, case: Case) -> Iterator[Video]:
+    """The video of a case, block by block."""
+    request = rollout.request_for(case.person_id, case.prompt)
+    yield from rollout.pipeline.stream(build_inputs(rollout, case, REFERENCE_FRAMES), request)
 
 
-def asked_ways(options: argparse.Namespace) -> tuple[dict[str, Way], dict[str, str]]:
-    """The ways that are compared, and their words. ValueError for systems that cannot be loaded."""
+def asked_ways(options: argparse.Namespace) -> tuple[dict[str, Rollout], dict[str, str], str]:
+    """The ways that are compared, their words, and the one that others are compared with.
+    ValueError for systems that cannot be loaded."""
     if options.systems:
-        found = {name: parse_system(text, options) for name, text in named(options.systems)}
-        how = {"anchor": True}
-        return {name: Way(rollout, how) for name, rollout in found.items()}, {n: n for n in found}
-    rollout = Rollout.load(options.weights, options)
-    ways = {name: Way(rollout, {"anchor": True, **HOW.get(name, {})}) for name in options.variants}
-    return ways, {name: VARIANTS[name] for name in options.variants}
+        systems = {name: parse_system(text, options) for name, text in named(options.systems)}
+        return systems, {name: name for name in systems}, next(iter(systems))
+    one = Rollout.load(options.weights, options)
+    ways = {}
+    for name in options.variants:
+        request = one.request.changed(**{"anchor": True, **HOW.get(name, {})})
+        ways[name] = dataclasses.replace(one, request=request)
+    return ways, {name: VARIANTS[name] for name in ways}, "plain"
 
 
-def way_hashes(ways: Mapping[str, Way]) -> dict[str, str]:
-    """Of the weights of all ways: by part where they are the same, else by way and part."""
-    each = {id(way.rollout): (name, way.rollout) for name, way in ways.items()}
-    found = [(name, rollout.hashes()) for name, rollout in each.values()]
-    if len(found) == 1:
-        return found[0][1]
-    return {f"{part} of {name}": value for name, own in found for part, value in own.items()}
+def way_hashes(ways: Mapping[str, Rollout]) -> dict[str, str]:
+    """Of the weights: by part where all ways have the same, else by way and part."""
+    loaded = {id(rollout.pipeline): rollout for rollout in ways.values()}
+    known = {each: rollout.hashes() for each, rollout in loaded.items()}
+    found = {name: known[id(rollout.pipeline)] for name, rollout in ways.items()}
+    first = next(iter(found.values()))
+    if all(own == first for own in found.values()):
+        return first
+    return {f"{part} of {name}": own[part] for name, own in found.items() for part in own}
 
 
 @dataclass(frozen=True)
@@ -311,13 +308,13 @@ def change_ratio(
     return float(np.median(change[at]) / np.median(np.delete(change, rest)))
 
 
-def summarise_drift(readings: Readings, words: Mapping[str, str] = VARIANTS) -> dict[str, Number]:
+def summarise_drift(
+    readings: Readings, words: Mapping[str, str] = VARIANTS, base: str = "plain"
+) -> dict[str, Number]:
     """First and last window and every minute of each track, their change, and the seams; and the
-    gain of each other way over the plain one, or else over the first of those that are no
-    `VARIANTS`, at the end and over all, paired over persons. ``words`` of the ways."""
+    gain of each other way over ``base``, where that is there, at the end and over all, paired over
+    persons. ``words``: those of the ways."""
     numbers: dict[str, Number] = {}
-    systems = [name for name in readings.rows if name not in VARIANTS]
-    base = systems[0] if systems else "plain"
     for variant, (name, word) in product(readings.rows, tracks_of(readings).items()):
         tracks = readings.values(variant, name)
         key, label = f"{variant}_{name}", f"{word}, {words[variant]}"
@@ -327,14 +324,11 @@ def summarise_drift(readings: Readings, words: Mapping[str, str] = VARIANTS) -> 
         if tracks.shape[1] * WINDOW_S >= HOUR_S:
             numbers[f"{key}_trend"] = trend(tracks).described(f"{label}: change in an hour")
         if variant != base and base in readings.rows:
-            more, over = (
-                tracks - readings.values(base, name),
-                f"{words[variant]} over {words[base]}",
-            )
+            more = tracks - readings.values(base, name)
+            over = f"{words[variant]} over {words[base]}"
             gain = mean_of(more[:, -1]).described(f"{word}, last {WINDOW_S} s: {over}")
             numbers[f"{key}_gain"] = gain
-            if systems:
-                numbers[f"{key}_over"] = mean_of(more.mean(1)).described(f"{word}, all: {over}")
+            numbers[f"{key}_over"] = mean_of(more.mean(1)).described(f"{word}, all: {over}")
     for variant, (place, where), (seam, word) in product(
         readings.rows, PLACES.items(), SEAMS.items()
     ):

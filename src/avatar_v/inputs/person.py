@@ -15,7 +15,7 @@ from avatar_v.inputs.reference_clip import ReferenceClip
 from avatar_v.media.pixels import padded, sized
 from avatar_v.models.audio import NUM_WINDOW_FRAMES
 from avatar_v.models.conditioner import Conditioner
-from avatar_v.models.identity import NUM_LOOKS
+from avatar_v.models.identity import NUM_LOOKS, Looks
 from avatar_v.models.reference import join_references
 from avatar_v.motion.vectors import known_mask
 from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
@@ -167,7 +167,8 @@ def _with_identity(
     shown = sized(clip.video[frames], size).to(next(conditioner.parameters()).device)
     points, box = clip.landmarks, torch.tensor([0.0, 0, 1, 1]).expand(*seen.shape, 4)
     faces = Faces(box, None if points is None else points[frames][None], seen)
-    return conditioner.showing(reference, conditioner.encode_image(shown)[:, 0][None], seen, faces)
+    latents = conditioner.encode_image(shown)[:, 0][None]
+    return conditioner.with_identity(reference, Looks(latents, seen, faces))
 
 
 def _cut(clip: ReferenceClip, max_latents: int | None) -> ReferenceClip:

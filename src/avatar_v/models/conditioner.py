@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from avatar_v.critics.look import Faces
 from avatar_v.models.audio import (
     NUM_WINDOW_FRAMES,
     HiddenStateAudioEncoder,
@@ -15,7 +14,7 @@ from avatar_v.models.audio import (
     latent_windows,
 )
 from avatar_v.models.config import DiTConfig
-from avatar_v.models.identity import FaceVectors, frames_to_look_at
+from avatar_v.models.identity import FaceVectors, Looks, looks_of
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import NUM_STILLS, segments
 from avatar_v.models.text import ByteTextEncoder, StoredText, UMT5TextEncoder
@@ -201,52 +200,19 @@ class Conditioner(nn.Module):
             moments=motion_moments(motion, valid, self.known_stats, batch.habits_known),
         )
 
-    def with_identity(self, reference: Reference, batch: Batch) -> Reference:
-        """``reference`` with the face vectors of the clips that it shows, where the weights read
-        some. ValueError for latents without stills, and where the recogniser needs landmarks that
-        the clips lack."""
-        if self.face_vectors is None:
-            return reference
-        chosen = frames_to_look_at(batch)
-        row = torch.arange(len(chosen))[:, None]
-        if batch.stills is not None and batch.still_frames is not None:
-            there, frames = row.to(batch.stills.device), batch.still_frames.cpu()
-            if batch.stills.shape[1] == 0:
-                nothing = batch.stills.new_zeros(len(chosen), 1, *batch.stills.shape[2:])
-                seen = torch.zeros(len(chosen), 1, dtype=torch.bool)
-                return self.showing(reference, nothing, seen)
-            latents = batch.stills[there, chosen.to(there.device)].float()
-            assert batch.stills_valid is not None
-            seen, frames = batch.stills_valid.cpu()[row, chosen], frames[row, chosen].long()
-        elif batch.video is not None:
-            seen, frames = batch.valid.cpu()[row, chosen], chosen
-            there = row.to(batch.video.device)
-            shown = batch.video[there, frames.to(there.device)]
-            latents = self.encode_image(shown.flatten(0, 1)).squeeze(1).unflatten(0, chosen.shape)
-        else:
-            raise ValueError(
-                "models.identity looks at stills of the clips: add them with `avatar-v shards "
-                "stills`"
-            )
-        return self.showing(reference, latents, seen, Faces.of(batch).at(row, frames))
-
     @torch.no_grad()
-    def showing(
-        self,
-        reference: Reference,
-        pictures: Float[Tensor, "b k c h w"],
-        seen: Bool[Tensor, "b k"],
-        faces: Faces | None = None,
-    ) -> Reference:
-        """``reference`` with the face vectors of these pictures, each encoded alone, where the
-        weights read some. ``faces``: where they are in the pictures."""
+    def with_identity(self, reference: Reference, shown: Batch | Looks) -> Reference:
+        """``reference`` with the face vectors of the clips or pictures ``shown``, where the weights
+        read some. Errors as `identity.looks_of` and `FaceVectors.read`."""
         if self.face_vectors is None:
             return reference
-        decoded = self.vae.decode(pictures.flatten(0, 1)[:, None]).squeeze(1)
-        vectors = self.face_vectors.read(decoded.unflatten(0, pictures.shape[:2]), seen, faces)
+        looks = looks_of(shown, self.encode_image) if isinstance(shown, Batch) else shown
+        pictures = self.vae.decode(looks.latents.flatten(0, 1)[:, None]).squeeze(1)
+        pictures = pictures.unflatten(0, looks.seen.shape)
+        vectors = self.face_vectors.read(pictures, looks.seen, looks.faces)
+        identity = vectors.to(reference.latents)[:, None]
         num = reference.latents.shape[1]
-        identity = vectors.to(reference.latents)[:, None].expand(-1, num, -1)
-        return dataclasses.replace(reference, identity=identity)
+        return dataclasses.replace(reference, identity=identity.expand(-1, num, -1))
 
     @property
     def hears_moments(self) -> bool:

@@ -1,12 +1,15 @@
 """Whose face a reference shows, as one vector beside its pictures: the identity embedding in the
 context of Avatar V §4.2.
 
-A frozen recogniser looks at a few pictures of the clip, each encoded and decoded again by the VAE
-alone, so that training on latents and generation from a file look at the same. The vector is the
-same for all frames of a clip, and joins their tokens by a linear map that starts at zero.
+A frozen recogniser reads the vector from a few pictures of the clip. Training has latents and
+generation has a file, so both show it pictures that the VAE has encoded and decoded again, each
+alone. All frames of a clip have the same vector. A linear map that starts at zero adds it to their
+tokens.
 """
 
 import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from avatar_v.critics.look import FaceReading, Faces
+from avatar_v.faces.face_track import spread_frames
 from avatar_v.faces.objectives import objective
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.types import Batch
@@ -51,9 +55,12 @@ class FaceVectors:
         seen: Bool[Tensor, "b k"],
         faces: Faces | None = None,
     ) -> Float[Tensor, "b d"]:
-        """Of pictures in [-1, 1] the direction of their mean vector, of length √d, so that its
-        numbers are as large as those of other inputs; 0 where no picture is ``seen``. ``faces``:
-        where they are; ValueError where the recogniser looks by landmarks and none are given."""
+        """One vector of each sample, from its ``seen`` pictures in [-1, 1]; 0 where there are none.
+
+        It points where the mean of their vectors does and has length √d, so that its numbers are
+        about as large as other inputs. ``faces`` says where the faces are: ValueError where the
+        recogniser needs landmarks and there are none.
+        """
         if self.by_face and (faces is None or faces.landmarks is None):
             raise ValueError(
                 f"{self.name} looks by 68 landmarks of each face, and a clip has none: import it "
@@ -85,14 +92,45 @@ def add_identity(dit: AvatarDiT, dim: int) -> None:
         nn.init.zeros_(dit.identity_embed.weight)
 
 
-def frames_to_look_at(batch: Batch) -> Int[Tensor, "b k"]:
-    """Frames of clips that show a face, evenly spread; 0 where none does, and some twice where
-    fewer do. Where there are stills their numbers among these."""
-    if batch.stills_valid is None:
-        num = batch.valid.sum(1)
-        order = batch.valid.byte().argsort(dim=1, descending=True, stable=True)
+@dataclass(frozen=True)
+class Looks:
+    """The pictures of each clip that its vector is read from, every one encoded alone."""
+
+    latents: Float[Tensor, "b k c h w"]
+    seen: Bool[Tensor, "b k"]  # False: a place that is left over
+    faces: Faces | None = None  # where the face is; None: not known
+
+
+def looks_of(batch: Batch, encode_image: Callable[[Tensor], Tensor]) -> Looks:
+    """Of clips with stills some of these, else of their video some frames, encoded here.
+
+    ValueError for latents without stills."""
+    if batch.stills is not None and batch.still_frames is not None:
+        assert batch.stills_valid is not None
+        chosen, seen = _spread(batch.stills_valid)
+        if batch.stills.shape[1] == 0:  # of no clip
+            return Looks(batch.stills.new_zeros(*seen.shape, *batch.stills.shape[2:]), seen)
+        latents = batch.stills[_rows(chosen, batch.stills), chosen.to(batch.stills.device)].float()
+        frames = batch.still_frames.cpu().gather(1, chosen).long()
+    elif batch.video is not None:
+        frames, seen = _spread(batch.valid)
+        shown = batch.video[_rows(frames, batch.video), frames.to(batch.video.device)]
+        latents = encode_image(shown.flatten(0, 1)).squeeze(1).unflatten(0, frames.shape)
     else:
-        num = batch.stills_valid.sum(1)
-        order = torch.arange(batch.stills_valid.shape[1]).expand(len(num), -1)
-    place = ((torch.arange(NUM_LOOKS) + 0.5) / NUM_LOOKS * num.cpu()[:, None]).long()
-    return order.cpu().gather(1, place)
+        raise ValueError(
+            "models.identity looks at stills of the clips: add them with `avatar-v shards stills`"
+        )
+    return Looks(latents, seen, Faces.of(batch).at(_rows(frames, frames), frames))
+
+
+def _spread(valid: Bool[Tensor, "b f"]) -> tuple[Int[Tensor, "b k"], Bool[Tensor, "b k"]]:
+    """`NUM_LOOKS` places of each row where it is true, and which of them are not left over."""
+    places = torch.zeros(len(valid), NUM_LOOKS, dtype=torch.long)
+    seen = torch.zeros(len(valid), NUM_LOOKS, dtype=torch.bool)
+    for row, found in enumerate(spread_frames(each, NUM_LOOKS) for each in valid.cpu()):
+        places[row, : len(found)], seen[row, : len(found)] = found, True
+    return places, seen
+
+
+def _rows(places: Int[Tensor, "b k"], of: Tensor) -> Int[Tensor, "b 1"]:
+    return torch.arange(len(places), device=of.device)[:, None]

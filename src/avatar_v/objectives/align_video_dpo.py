@@ -17,6 +17,7 @@ from torch import Tensor
 
 from avatar_v.flow import Latents
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.identity import Looks
 from avatar_v.objectives.preferences import (
     FROZEN,
     TIE,
@@ -134,7 +135,7 @@ class VideoPairSubject(ClipSubject[Cond]):
             habits_known=reference.habits_known,
             moments=moments.to(latents.device),
         )
-        return conditioner.showing(pictures, pictures.latents, videos.portraits_valid)
+        return conditioner.with_identity(pictures, Looks(pictures.latents, videos.portraits_valid))
 
     def _sized(
         self, networks: Networks, video: Float[Tensor, "b f 3 h w"], step: int

@@ -24,9 +24,9 @@ from avatar_v.types import Batch, Reference, num_latents
 
 PICTURE_DROPOUT = 0.5
 """Least share of steps without faces among those whose reference is one latent."""
-HEAD_MARGINS = (0.4, 0.5, 0.4, 0.25)
-"""Left, above, right and below a face's box, in its widths and heights: the head with its hair,
-without clothes and room (our choice)."""
+HEAD_MARGINS = (-0.4, -0.5, 0.4, 0.25)
+"""Added to the left, upper, right and lower side of a face's box, in its widths and heights: the
+head with its hair, without clothes and room (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -111,18 +111,10 @@ def heads_alone(batch: Batch, conditioner: Conditioner) -> Batch:
 def _inside(
     latents: Float[Tensor, "b n c h w"], boxes: Float[Tensor, "b n 4"]
 ) -> Float[Tensor, "b n c h w"]:
-    """``latents`` in the cells that a head reaches, else 0."""
-    left, top, right, bottom = boxes.float().unbind(-1)
-    width, height = (right - left).clamp(min=0), (bottom - top).clamp(min=0)
-    sides = (left, top, right, bottom)
-    signs, spans = (-1, -1, 1, 1), (width, height, width, height)
-    grown = [
-        side + sign * margin * span
-        for side, sign, margin, span in zip(sides, signs, HEAD_MARGINS, spans, strict=True)
-    ]
-    is_face = (width * height > 0)[..., None]
-    head = torch.where(is_face, torch.stack(grown, dim=-1), boxes.new_zeros(4))
-    cells = box_cover(head, *latents.shape[-2:]) > 0
+    """``latents`` in the cells that a head reaches, else 0. An empty box reaches none."""
+    size = (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).repeat(1, 1, 2)
+    heads = boxes + size * boxes.new_tensor(HEAD_MARGINS)
+    cells = box_cover(heads, *latents.shape[-2:]) > 0
     return latents * cells.to(latents.device)
 
 
