@@ -21,8 +21,10 @@ from torch import Tensor
 from avatar_v.generate.pipelining import chained
 from avatar_v.inputs.live import SoundChunk
 from avatar_v.inputs.person import EncodedPerson
+from avatar_v.media.heard import HeardSound
 from avatar_v.media.pixels import Frames, decoded, middle
 from avatar_v.media.sound import Sound
+from avatar_v.models.audio import frames_heard
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.motion.listening import Added, with_added
@@ -68,11 +70,12 @@ class AudioChunk:
     refiner_audio: Float[Tensor, "1 l n e"] | None = None  # of the refiner's own encoder
     prompt: str | None = None  # from this chunk on, in place of the one before
     nods: Added | None = None  # of somebody who listens
+    heard: Float[Tensor, "1 heard n d"] | None = None  # as ``audio``, of the other side
 
     def to(self, device: torch.device) -> "AudioChunk":
         """The tokens that the networks take, on ``device``."""
-        own = None if self.refiner_audio is None else self.refiner_audio.to(device)
-        return replace(self, audio=self.audio.to(device), refiner_audio=own)
+        own, heard = (None if x is None else x.to(device) for x in (self.refiner_audio, self.heard))
+        return replace(self, audio=self.audio.to(device), refiner_audio=own, heard=heard)
 
     def tokens(self) -> tuple[Tensor, Chunk]:
         """The model's tokens, on the CPU and in memory of their own, to be sent."""
@@ -216,7 +219,9 @@ def sample_chunks(
         with inference(device, bf16=settings.bf16):
             carry = join_anchor(dit, carry)
             net = conditioner.motion_net
-            velocity = chunk_velocity(dit, words, part.audio, carry, settings, net)
+            velocity = chunk_velocity(
+                dit, words, part.audio, carry, settings, net, heard=part.heard
+            )
             velocity = replace(velocity, nods=part.nods)
             if dit.config.is_causal:
                 seeds = (settings.seed,)
@@ -347,6 +352,26 @@ def audio_tokens(
         frames = Span(TEMPORAL_FACTOR * first, TEMPORAL_FACTOR * last + 1)
         heard = gain * _cut_sound(waveform, frames).to(device)
         return conditioner.encode_audio(heard, span.start - first)[:, : len(span)]
+
+    return encode_span
+
+
+def heard_tokens(
+    conditioner: Conditioner, heard: HeardSound, num_latents: int | None
+) -> Callable[[Span], Tensor]:
+    """The tokens "1 l n d" of runs of latents, in order, of the voice that is listened to; of a
+    live one, without ``num_latents``, what has arrived by then."""
+    if num_latents is not None:
+        return audio_tokens(conditioner, heard.whole(), num_latents, gain=heard.gain())
+    device = next(conditioner.parameters()).device
+    context, look_ahead = context_latents(conditioner), look_ahead_latents(conditioner)
+
+    def encode_span(span: Span) -> Tensor:
+        first, behind = max(0, span.start - context), span.stop + look_ahead
+        stop = TEMPORAL_FACTOR * behind + 1  # one latent behind: windows look two frames ahead
+        window = heard.window(max(0, TEMPORAL_FACTOR * first), stop, frames_heard(behind))
+        sound = heard.gain() * window[None].to(device)
+        return conditioner.encode_audio(sound, span.start - first)[:, : len(span)]
 
     return encode_span
 

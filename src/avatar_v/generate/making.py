@@ -6,12 +6,13 @@ other or each in a thread (pipelining.py), which rank 0 leads the other ranks th
 
 import dataclasses
 import functools
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from avatar_v.generate.generator import (
     AudioChunk,
@@ -22,6 +23,8 @@ from avatar_v.generate.generator import (
     context_latents,
     decode_chunks,
     finished_chunks,
+    heard_tokens,
+    inference,
     live_audio_chunks,
     look_ahead_latents,
     sample_chunks,
@@ -39,7 +42,9 @@ from avatar_v.motion.listening import Listener
 from avatar_v.parallel.timestep import PipelineGroup, Stopped
 from avatar_v.request.request import Request
 from avatar_v.request.resolve import Sizes
+from avatar_v.sampling.chunks import Span, plan
 from avatar_v.sampling.settings import Settings
+from avatar_v.types import SAMPLES_PER_FRAME
 
 CPU = torch.device("cpu")
 
@@ -117,13 +122,30 @@ class RankTask:
     def _audio_chunks(
         self, sound: Sound | LiveSound, listener: Listener | None
     ) -> Iterator[AudioChunk]:
-        """With the nods of the ``listener``."""
+        """With what the ``listener`` hears, where the network hears it, else with their nods."""
+        net, tokens_of = self.conditioner.motion_net, None
         for part in self._spoken_chunks(sound):
-            if listener is not None and self.conditioner.motion_net is not None:
-                run = part.chunk.latents
+            run = part.chunk.latents
+            if listener is not None and net is not None and net.config.hears:
+                tokens_of = tokens_of or self._heard_tokens(sound, listener)
+                with inference(self.device, bf16=False):
+                    heard = tokens_of(Span(run.start, run.start + part.audio.shape[1]))
+                part = dataclasses.replace(part, heard=heard)
+            elif listener is not None and net is not None:
                 nods = listener.added(run.start, run.stop, self.conditioner.known_stats)
                 part = dataclasses.replace(part, nods=nods)
             yield part
+
+    def _heard_tokens(
+        self, sound: Sound | LiveSound, listener: Listener
+    ) -> Callable[[Span], Tensor]:
+        """Of the ``listener`` of a video with this sound."""
+        num = None
+        if not isinstance(sound, LiveSound):
+            frames, length = len(sound) // SAMPLES_PER_FRAME, self.settings.chunk_latents
+            num = plan(frames, chunk_latents=length).num_latents
+        with inference(self.device, bf16=False):
+            return heard_tokens(self.conditioner, listener.sound, num)
 
     def _spoken_chunks(self, sound: Sound | LiveSound) -> Iterator[AudioChunk]:
         """Prepared as in training (sound.prepared), a live sound at the level of its last part; or

@@ -111,9 +111,10 @@ class LiveSession:
         self._feed.push(samples, at)
 
     def listen(self, samples: Tensor | np.ndarray) -> None:
-        """Hand over sound of somebody else, 16 kHz mono. The person does not say it, and nods
-        behind its phrases, from the next block of frames on. ValueError as `check_listens`, and for
-        anything but float samples in a row."""
+        """Hand over sound of somebody else, 16 kHz mono. The person does not say it, and
+        answers to it with the head from the next block of frames on: as the motion network has
+        learned it (`MotionNetConfig.hears`), else with nods behind its phrases. ValueError as
+        `check_listens`, and for anything but float samples in a row."""
         self.check_listens()
         samples = checked_packet(samples)
         listener = self._run.inputs.listener

@@ -5,8 +5,11 @@ made of. It reads the sound, the end of the motion before (clean tokens at t = 0
 the person: the style code joins the time embedding, and the network works in units of the person's
 own (motion/own_units.py). It sees no picture and no text. Training on video cannot damage it, and
 motion costs a thousandth of its video.
+
+With ``hears`` it also reads the voice of somebody else, whom the person listens to.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +52,7 @@ class MotionNetConfig:
     token_dim: Size = 48  # of one audio token, before those of a latent frame are joined
     freq_dim: Size = 256
     eps: float = 1e-6
+    hears: bool = False  # the voice of somebody else, too
 
     @property
     def head_dim(self) -> int:
@@ -119,13 +123,27 @@ class MotionNet(nn.Module):
         self.audio_embed = MLP(
             config.num_audio_tokens * config.token_dim, 2 * config.dim, config.dim
         )
+        self.heard_embed = (
+            MLP(config.num_audio_tokens * config.token_dim, 2 * config.dim, config.dim)
+            if config.hears
+            else None
+        )
         self.silence = nn.Parameter(torch.empty(config.dim))  # stands for sound that is not kept
         self.blocks = nn.ModuleList(MotionBlock(config) for _ in range(config.num_layers))
         self.head = Head(config.dim, MOTION_DIM, config.eps)
         self.reset_parameters()
 
+    def hearing(self) -> "MotionNet":
+        """This network, able to hear somebody else: a new one with the same tensors, which says the
+        same of every sound, whoever is heard, until it is trained. Itself where it can already."""
+        if self.config.hears:
+            return self
+        new = MotionNet(dataclasses.replace(self.config, hears=True))
+        new.load_state_dict(self.state_dict(), strict=False)
+        return new.to(self.silence)
+
     def reset_parameters(self) -> None:
-        """The DiT's initialisation; the head and what reads the style are 0."""
+        """The DiT's initialisation; the head and what reads the style or somebody else are 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -139,13 +157,16 @@ class MotionNet(nn.Module):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.silence, std=0.02)
         nn.init.zeros_(self.style_embed.weight)
+        if self.heard_embed is not None:
+            nn.init.zeros_(self.heard_embed.down.weight)
         nn.init.zeros_(self.head.out.weight)
 
     def forward(self, motion_t: Motion, t: Float[Tensor, "b l"], cond: MotionCond) -> Motion:
         """v = ε - m_0 at every latent frame; clean frames carry t = 0.
 
         The style that is not kept is as if it were not known, but for the units of the person's
-        own. ValueError for shapes that do not fit.
+        own. ValueError for shapes that do not fit, and for a voice of somebody else where the
+        network hears none.
         """
         self._check(motion_t, t, cond)
         own = in_own_units(motion_t, t, cond.style)
@@ -164,20 +185,30 @@ class MotionNet(nn.Module):
         return own.velocity(self.head(x, embedding).squeeze(2))
 
     def _sound(self, cond: MotionCond, x: Float[Tensor, "b l 1 d"]) -> Float[Tensor, "b l 1 d"]:
-        """The sound of each latent frame; ``silence`` where there is none or it is not kept."""
+        """The sound of each latent frame, with what is heard of somebody else; ``silence`` where
+        there is none or it is not kept."""
         silence = self.silence.to(x.dtype)
         if cond.audio is None:
             return silence.expand_as(x)
-        audio = cond.audio.to(compute_dtype(cond.audio, self.token_embed.weight))
-        sound = self.audio_embed(self.token_embed(audio).flatten(2)).unsqueeze(2)
+        sound = self._embedded(self.audio_embed, cond.audio)
+        if cond.heard is not None:
+            assert self.heard_embed is not None, "_check refuses it"
+            sound = sound + self._embedded(self.heard_embed, cond.heard)
         if cond.audio_keep is None:
             return sound
         return torch.where(cond.audio_keep[:, None, None, None], sound, silence)
 
+    def _embedded(self, embed: MLP, audio: Float[Tensor, "b l n d"]) -> Float[Tensor, "b l 1 d"]:
+        audio = audio.to(compute_dtype(audio, self.token_embed.weight))
+        return embed(self.token_embed(audio).flatten(2)).unsqueeze(2)
+
     def _check(self, motion_t: Motion, t: Float[Tensor, "b l"], cond: MotionCond) -> None:
         expect("motion_t", motion_t.shape, (*t.shape, MOTION_DIM))
-        if cond.audio is not None:
-            shape = (*t.shape, self.config.num_audio_tokens, self.config.audio_dim)
-            expect("cond.audio", cond.audio.shape, shape)
+        shape = (*t.shape, self.config.num_audio_tokens, self.config.audio_dim)
+        for name, sound in (("cond.audio", cond.audio), ("cond.heard", cond.heard)):
+            if sound is not None:
+                expect(name, sound.shape, shape)
+        if cond.heard is not None and self.heard_embed is None:
+            raise ValueError("cond.heard: this motion network hears nobody else")
         if cond.style is not None:
             expect("cond.style.code", cond.style.code.shape, (t.shape[0], STYLE_DIM))

@@ -1,8 +1,10 @@
 """Nods of a person who listens to somebody else.
 
-A rule, not a network. It hears a second sound and finds where a phrase ends in a pause; there the
-head nods. Real listeners answer to more than pauses: to the pitch of the voice, for one (Ward &
-Tsukahara 2000). The nod is added to the motion that the model makes, and the video follows it.
+A rule, for weights whose motion network hears one voice alone. It finds where a phrase ends in a
+pause; there the head nods. Real listeners answer to more than pauses: to the pitch of the voice,
+for one (Ward & Tsukahara 2000). Networks that hear both voices learn that
+(recipes/3_listening.yaml). The nod is added to the motion that the model makes, and the video
+follows it.
 """
 
 import hashlib
@@ -17,6 +19,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from avatar_v.media.heard import HeardSound
 from avatar_v.motion.stats import MotionStats
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, TEMPORAL_FACTOR
 
@@ -48,7 +51,8 @@ class _Nod:
 
 
 class Listener:
-    """``push`` takes the sound of somebody else; `added` gives the nods.
+    """``push`` takes the sound of somebody else; `added` gives the nods. ``sound`` has what a
+    network hears of it.
 
     ``is_live``: the sound comes while the video is made, so a nod begins with the next frames that
     are made. Else the sound is known ahead and begins with the video. ``seed`` decides how deep a
@@ -58,6 +62,7 @@ class Listener:
     def __init__(self, *, is_live: bool, seed: int = 0, frame_rate_hz: int = FRAME_RATE_HZ) -> None:
         self.nods: list[_Nod] = []
         self._is_live, self._rate = is_live, frame_rate_hz
+        self.sound = HeardSound(is_live=is_live, frame_rate_hz=frame_rate_hz)
         self._draw = torch.Generator().manual_seed(seed)
         self._rest = torch.zeros(0)  # less than a hop
         self._levels: deque[float] = deque(maxlen=FLOOR_HOPS)
@@ -68,6 +73,7 @@ class Listener:
 
     def push(self, samples: Float[Tensor, " s"]) -> None:
         """The next of the sound, 16 kHz mono. Samples that are not finite count as silence."""
+        self.sound.push(samples)
         with self._lock:
             sound = samples.detach().cpu().float().nan_to_num(0.0, 0.0, 0.0)
             sound = torch.cat([self._rest, sound])
@@ -137,8 +143,8 @@ class Listener:
         return pitch
 
     def digest(self) -> str:
-        """8 hex digits of all nods."""
-        return hashlib.sha256(repr(self.nods).encode()).hexdigest()[:8]
+        """8 hex digits of all nods and of the sound."""
+        return hashlib.sha256(f"{self.nods}{self.sound.digest()}".encode()).hexdigest()[:8]
 
 
 def listening(

@@ -4,6 +4,7 @@ Times are uniform over the sampler's steps: what is decided close to t = 1 is ha
 logit-normal ones. Its windows are training/motion.py's.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import torch
@@ -55,7 +56,12 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
     def build_roles(self) -> None:
         """A fresh motion network, unless the weights have one. ValueError for LoRA of a fresh one,
         whose matrices know nothing."""
-        if self.conditioner.motion_net is not None:
+        net = self.conditioner.motion_net
+        if net is not None:
+            if self.subject.training.hears:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(self.seed)
+                    self.conditioner.motion_net = net.hearing()
             return
         if self.trainable.parts == "lora":
             raise ValueError(
@@ -64,6 +70,7 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
             )
         audio_dim = self.conditioner.audio_encoder.dim
         config = preset(self.subject.models.preset).motion(audio_dim)
+        config = dataclasses.replace(config, hears=self.subject.training.hears)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             self.conditioner.motion_net = MotionNet(config)

@@ -24,10 +24,12 @@ def roll_motion(
     style: Style | None,
     num_frames: int,
     generators: Sequence[torch.Generator],
+    heard: Callable[[Span], Float[Tensor, "b chunk n d"]] | None = None,
 ) -> Motion:
     """Packed motion behind the ``first`` latents, as far as the ``num_frames`` reach.
 
-    ``audio`` gives the tokens of a run of latents, and ``generators`` are one for each clip.
+    ``audio`` gives the tokens of a run of latents, ``heard`` those of the other side, if the clips
+    are dialogues, and ``generators`` are one for each clip.
     """
     chunks = plan(num_frames, chunk_latents=settings.chunk_latents)
     weight_audio, weight_style = settings.motion_weights
@@ -35,7 +37,11 @@ def roll_motion(
     for chunk in chunks.chunks:
         velocity = guided_motion(
             network,
-            MotionCond(audio(chunk.latents), style=style),
+            MotionCond(
+                audio(chunk.latents),
+                heard=None if heard is None else heard(chunk.latents),
+                style=style,
+            ),
             audio=weight_audio,
             style=weight_style,
         )

@@ -184,20 +184,24 @@ def chunk_velocity(
     settings: Settings,
     motion_net: MotionNet | None = None,
     weights: Float[Tensor, "b 3"] | None = None,
+    *,
+    heard: Float[Tensor, "b l n d"] | None = None,
 ) -> ChunkVelocity:
-    """The guided velocities of the chunk that has this sound, if any, and begins with this
-    carry. ``weights`` tell a network with guidance inside the guidance of each sample, in place of
-    that of ``settings``."""
+    """The guided velocities of the chunk that has this sound, if any, and begins with this carry.
 
-    def heard(num_latents: int) -> Float[Tensor, "b l n d"] | None:
-        return None if audio is None else audio[:, :num_latents]
+    Its motion also listens to what is ``heard`` of somebody else. ``weights`` tell a network with
+    guidance inside the guidance of each sample, in place of that of ``settings``.
+    """
+
+    def begun(tokens: Tensor | None, num_latents: int) -> Float[Tensor, "b l n d"] | None:
+        return None if tokens is None else tokens[:, :num_latents]
 
     def passes(num_latents: int, motion: Tensor | None) -> Passes:
         made = guided_passes(
             dit,
             Cond(
                 words.text,
-                heard(num_latents),
+                begun(audio, num_latents),
                 moments=carry.moments,
                 motion=motion,
                 guidance=weights,
@@ -221,7 +225,9 @@ def chunk_velocity(
 
     def motion(num_latents: int) -> VelocityFn:
         weight_audio, weight_style = settings.motion_weights
-        cond = MotionCond(heard(num_latents), style=carry.style)
+        cond = MotionCond(
+            begun(audio, num_latents), heard=begun(heard, num_latents), style=carry.style
+        )
         return guided_motion(motion_net, cond, audio=weight_audio, style=weight_style)
 
     return ChunkVelocity(video, motion, passes, 0 if audio is None else audio.shape[1])

@@ -40,6 +40,9 @@ class MotionTraining:
     num_windows: int = 8  # of each clip in a step
     max_reference_latents: int = 1_000_000  # of the run that the style is read from
     style_dropout: float = 0.15  # share of windows without a style, for guidance
+    hears: bool = False
+    """The network becomes able to hear the voice of somebody else, which the shards' clips of
+    dialogues have (`avatar-v-data world --dialogues`)."""
     components: dict[str, float] = field(default_factory=dict)
     """Weights of motion's components by name in the loss; all others have 1."""
 
@@ -99,17 +102,21 @@ class MotionSubject(ClipSubject[MotionCond]):
         *,
         step: int = 0,
     ) -> MotionCond:
-        """The sound of each window, and the style of a run of the person's other clip, without
-        draws of all of it. ValueError without a reference."""
+        """The sound of each window, that of the other side where there is one and the network
+        hears it, and the style of a run of the person's other clip, without draws of all of it.
+        ValueError without a reference."""
         if batch.reference is None:
             raise ValueError("a style needs references: set data.init_args.pairs to true")
         clip, conditioner = self.clip_of_windows(batch), networks.conditioner
+        net, heard = conditioner.motion_net, None
         with torch.no_grad():
             audio = windows.crop(conditioner.encode_audio(batch.audio)[clip])
+            if batch.heard is not None and net is not None and net.config.hears:
+                heard = windows.crop(conditioner.encode_audio(batch.heard)[clip])
         most, own = self.training.max_reference_latents, None if draws is None else draws.own
         moments = run_moments(batch.reference, clip, conditioner, most, own)
         style = build_style(moments, conditioner.known_stats)
-        return MotionCond(audio=audio, style=style.to(audio.device))
+        return MotionCond(audio, heard=heard, style=style.to(audio.device))
 
     def num_windows(self, batch: Batch) -> int:
         """Several of each clip, one clip's after another's."""
