@@ -179,7 +179,8 @@ class MotionCond(_Moves):
     audio: Float[Tensor, "b l audio_n audio_d"] | None = None  # tokens of each latent frame
     audio_keep: Bool[Tensor, "b"] | None = None  # False: as if this sample had no audio
     heard: Float[Tensor, "b l audio_n audio_d"] | None = None
-    """Of the voice that the person listens to; None: of nobody. Not kept with the audio."""
+    """Of the voice that the person listens to; None: of nobody."""
+    heard_keep: Bool[Tensor, "b"] | None = None  # False: as if there was nobody else
     style: Style | None = None
     style_keep: Bool[Tensor, "b"] | None = None
 

@@ -193,7 +193,10 @@ class MotionNet(nn.Module):
         sound = self._embedded(self.audio_embed, cond.audio)
         if cond.heard is not None:
             assert self.heard_embed is not None, "_check refuses it"
-            sound = sound + self._embedded(self.heard_embed, cond.heard)
+            heard = self._embedded(self.heard_embed, cond.heard)
+            if cond.heard_keep is not None:
+                heard = heard * cond.heard_keep[:, None, None, None].to(heard)
+            sound = sound + heard
         if cond.audio_keep is None:
             return sound
         return torch.where(cond.audio_keep[:, None, None, None], sound, silence)

@@ -54,16 +54,21 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
         return {STUDENT: Role(("conditioner",), self.optim, ema=True, export=True)}
 
     def build_roles(self) -> None:
-        """A fresh motion network, unless the weights have one. ValueError for LoRA of a fresh one,
-        whose matrices know nothing."""
-        net = self.conditioner.motion_net
+        """A fresh motion network, unless the weights have one, which may have to learn to hear
+        somebody else. ValueError for LoRA of what is fresh: its matrices know nothing."""
+        net, of_lora = self.conditioner.motion_net, self.trainable.parts == "lora"
         if net is not None:
             if self.subject.training.hears:
+                if of_lora and not net.config.hears:
+                    raise ValueError(
+                        "trainable.parts lora: this motion network hears nobody else yet; train it "
+                        "whole first (recipes/3_listening.yaml, parts: all)"
+                    )
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(self.seed)
                     self.conditioner.motion_net = net.hearing()
             return
-        if self.trainable.parts == "lora":
+        if of_lora:
             raise ValueError(
                 "trainable.parts lora: the weights that the stage starts from have no motion "
                 "network; train it whole first (recipes/3_motion.yaml, parts: all)"

@@ -43,12 +43,13 @@ class MotionTraining:
     hears: bool = False
     """The network becomes able to hear the voice of somebody else, which the shards' clips of
     dialogues have (`avatar-v-data world --dialogues`)."""
+    heard_dropout: float = 0.15  # share of windows of dialogues that hear nobody else
     components: dict[str, float] = field(default_factory=dict)
     """Weights of motion's components by name in the loss; all others have 1."""
 
     def __post_init__(self) -> None:
         checks.each(checks.count, self, ("num_windows", "max_reference_latents"))
-        checks.share("style_dropout", self.style_dropout)
+        checks.each(checks.share, self, ("style_dropout", "heard_dropout"))
         component_weights(self.components)
 
 
@@ -91,6 +92,9 @@ class MotionSubject(ClipSubject[MotionCond]):
             audio_keep=(kept[0] >= self.objective.audio_dropout).to(device),
             style_keep=(kept[1] >= self.training.style_dropout).to(device),
         )
+        if cond.heard_keep is not None:
+            heard = torch.rand(len(motion), generator=draws.own) >= self.training.heard_dropout
+            cond = dataclasses.replace(cond, heard_keep=cond.heard_keep & heard.to(device))
         return windows.crop(motion).to(device), cond
 
     def conditions(
@@ -108,15 +112,20 @@ class MotionSubject(ClipSubject[MotionCond]):
         if batch.reference is None:
             raise ValueError("a style needs references: set data.init_args.pairs to true")
         clip, conditioner = self.clip_of_windows(batch), networks.conditioner
-        net, heard = conditioner.motion_net, None
         with torch.no_grad():
             audio = windows.crop(conditioner.encode_audio(batch.audio)[clip])
-            if batch.heard is not None and net is not None and net.config.hears:
-                heard = windows.crop(conditioner.encode_audio(batch.heard)[clip])
+        net, heard, heard_keep = conditioner.motion_net, None, None
+        if net is not None and net.config.hears:
+            if batch.heard is None:  # nobody, but all ranks train the same parameters
+                heard, heard_keep = torch.zeros_like(audio), audio.new_zeros(len(audio)).bool()
+            else:
+                with torch.no_grad():
+                    heard = windows.crop(conditioner.encode_audio(batch.heard)[clip])
+                heard_keep = batch.heard.ne(0).any(1)[clip].to(audio.device)
         most, own = self.training.max_reference_latents, None if draws is None else draws.own
         moments = run_moments(batch.reference, clip, conditioner, most, own)
         style = build_style(moments, conditioner.known_stats)
-        return MotionCond(audio, heard=heard, style=style.to(audio.device))
+        return MotionCond(audio, heard=heard, heard_keep=heard_keep, style=style.to(audio.device))
 
     def num_windows(self, batch: Batch) -> int:
         """Several of each clip, one clip's after another's."""
