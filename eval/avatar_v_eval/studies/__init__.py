@@ -5,6 +5,7 @@ STUDIES = {
     "motion": "the motion of motion networks beside the truth and others, without a pixel",
     "latency": "how late a live voice is answered against lips: blocks, and look-ahead of motion",
     "listening": "somebody who listens: nods in the pictures, and what else changes",
+    "dialogues": "who listens in a dialogue: nods, brows and gaze, in motion without a pixel",
     "hearing": "sound encoded by windows against whole recordings, and what it costs",
     "drift": "identity, colours and lips of long videos, and the seams of their chunks",
     "critics": "the critics themselves, on test persons and through the VAE",

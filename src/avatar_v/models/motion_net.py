@@ -201,7 +201,7 @@ class MotionNet(nn.Module):
             return sound
         return torch.where(cond.audio_keep[:, None, None, None], sound, silence)
 
-    def _embedded(self, embed: MLP, audio: Float[Tensor, "b l n d"]) -> Float[Tensor, "b l 1 d"]:
+    def _embedded(self, embed: MLP, audio: Float[Tensor, "b l n a"]) -> Float[Tensor, "b l 1 d"]:
         audio = audio.to(compute_dtype(audio, self.token_embed.weight))
         return embed(self.token_embed(audio).flatten(2)).unsqueeze(2)
 
