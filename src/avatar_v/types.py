@@ -132,6 +132,8 @@ class Batch(_Moves):
     low_factor: float | None = None  # by which; None: twice
     text_states: Float[Tensor, "b n d"] | None = None
     """Encodings of ``text`` (models/text.StoredText), zeros behind each one's last token."""
+    heard: Float[Tensor, "b s"] | None = None
+    """Whom the person listens to, silence where that is nobody; None: nobody in any clip."""
     preferences: PreferencePairs | None = (
         None  # samples that begin like the clip, of shards of pairs
     )

@@ -27,7 +27,7 @@ from avatar_v.recipe.before import store_problem
 from avatar_v.recipe.cli import merge_recipes
 from avatar_v.safety.key import KEY_FILE, own_key
 from avatar_v.safety.policy import read_policy
-from avatar_v.shards.schema import load_arrays
+from avatar_v.shards.arrays import load_arrays
 from avatar_v.shards.writer import read_index, scan_shard
 from avatar_v_data.curation.plan import parse_plan, read_plan
 from avatar_v_data.import_plan import read_manifest

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from avatar_v.media.reading import encode_video_bytes
+from avatar_v.shards.arrays import encode_arrays
 from avatar_v.shards.loader import read_folder
 from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import (
@@ -22,7 +23,6 @@ from avatar_v.shards.pairs import (
     read_judgment,
     read_pair,
 )
-from avatar_v.shards.schema import encode_arrays
 from avatar_v.shards.writer import RawClip, write_shard
 from tiny_run import make_clip, make_pair, make_video_pair
 

@@ -17,13 +17,12 @@ from shard_clips import make_sample
 from avatar_v.critics.syncnet import WEIGHTS_FILE, SyncNet
 from avatar_v.recipe.cli import merge_recipes
 from avatar_v.scoring.values import Values
+from avatar_v.shards.arrays import encode_array, encode_arrays
 from avatar_v.shards.schema import (
     FACE,
     MOTION,
     decode_pictures,
     decode_sample,
-    encode_array,
-    encode_arrays,
     encode_sample,
 )
 from avatar_v_eval.bench.cache import Cache, measurement_key

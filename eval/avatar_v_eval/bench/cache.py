@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from avatar_v.base.words import readable
 from avatar_v.scoring.values import Values
-from avatar_v.shards.schema import load_arrays
+from avatar_v.shards.arrays import load_arrays
 
 
 class Mistake(ValueError):

@@ -20,6 +20,7 @@ from avatar_v.base.device import check_threads, chosen_device
 from avatar_v.models.refiner import FACTOR, enlarge, reduce
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder, text_hash, without_padding
 from avatar_v.models.vae import VideoVAE
+from avatar_v.shards.arrays import encode_array
 from avatar_v.shards.folder import name_below, read_indexes
 from avatar_v.shards.loader import read_clip, read_members
 from avatar_v.shards.pictures import FACE_CROPS, REF_FRAMES, pictures_member
@@ -35,7 +36,6 @@ from avatar_v.shards.schema import (
     STILLS,
     TEXT,
     VIDEO,
-    encode_array,
     encode_meta,
 )
 from avatar_v.shards.store import is_url

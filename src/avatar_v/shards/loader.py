@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
@@ -135,9 +135,12 @@ class ClipReader:
 
 
 def levelled(sample: Sample) -> Sample:
-    """The clip with its sound prepared as in generation."""
-    audio = to_int16(prepared(to_float(sample.audio)))
-    return dataclasses.replace(sample, audio=audio)
+    """The clip with its sounds prepared as in generation."""
+    audio, heard = (
+        None if sound is None else to_int16(prepared(to_float(sound)))
+        for sound in (sample.audio, sample.heard)
+    )
+    return dataclasses.replace(sample, audio=audio, heard=heard)
 
 
 class PlannedBatches(Dataset[Batch]):
@@ -268,6 +271,7 @@ def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator | None) 
         sample,
         meta=dataclasses.replace(sample.meta, num_frames=bucket.num_frames, **size),
         audio=sample.audio[sound],
+        heard=None if sample.heard is None else sample.heard[sound],
         motion=sample.motion[frames],
         face_box=sample.face_box[frames],
         mouth_box=sample.mouth_box[frames],
@@ -285,7 +289,8 @@ def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator | None) 
 def collate(samples: Sequence[Sample]) -> Batch:
     """Samples of one bucket to a Batch: video in [-1, 1], audio in ±1, latents in fp32.
 
-    Faces and stills are filled up with invalid ones to the most that a sample has.
+    Faces and stills are filled up with invalid ones to the most that a sample has. Who listens to
+    nobody hears silence, if another sample listens to somebody.
     """
     with_video = all(sample.video is not None for sample in samples)
     with_latents = all(sample.latents is not None for sample in samples)
@@ -323,7 +328,15 @@ def collate(samples: Sequence[Sample]) -> Batch:
         low=stack("low").to(torch.float32) if with_low else None,
         low_factor=_low_factor(samples) if with_low else None,
         text_states=text_states,
+        heard=_heard(samples),
     )
+
+
+def _heard(samples: Sequence[Sample]) -> Float[Tensor, "b s"] | None:
+    if all(sample.heard is None for sample in samples):
+        return None
+    sounds = [torch.zeros_like(x.audio) if x.heard is None else x.heard for x in samples]
+    return to_float(torch.stack(sounds))
 
 
 def _known(names: Sequence[Collection[str]]) -> Bool[Tensor, "b m"] | None:

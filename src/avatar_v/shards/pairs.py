@@ -28,15 +28,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from avatar_v.base.outside import parse_json
 from avatar_v.base.stored import built
+from avatar_v.shards.arrays import encode_arrays, load_arrays
 from avatar_v.shards.loader import collate, levelled, read_members
 from avatar_v.shards.schema import (
     TEXT,
     VIDEO,
     Sample,
     decode_sample,
-    encode_arrays,
     encode_sample,
-    load_arrays,
 )
 from avatar_v.shards.writer import ClipEntry, RawClip
 from avatar_v.types import MOTION_NAMES, Batch, PreferencePairs, PreferenceVideos, num_latents

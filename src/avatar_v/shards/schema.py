@@ -9,6 +9,8 @@ A clip `key` in a shard is these members of a plain WebDataset tar:
     key.face.npz     face_box "f 4", mouth_box "f 4", landmarks "f k 2", valid "f", phonemes "f"
     key.faces.npz    optional, with latents: close-ups of the face, latents "n c lh lw" in fp16,
                      each encoded alone by the same VAE, and frames "n", which each one shows
+    key.heard.flac   optional: whom the person listens to, as audio.flac; uncompressed:
+                     key.heard.npy
     key.json         Meta: ids, text, licence, consent, rates, schema version
     key.latents.npy  optional: normalised VAE latents "l c lh lw", fp16, of the whole clip
     key.low.npy      optional, with latents: those of the clip enlarged from a smaller size, after
@@ -24,9 +26,7 @@ cached in memory; `loader.collate` turns samples into the floats of a Batch.
 """
 
 import dataclasses
-import io
 import json
-import zipfile
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -38,13 +38,12 @@ from torch import Tensor
 from avatar_v.base.outside import parse_json
 from avatar_v.base.stored import Within, built
 from avatar_v.base.video_format import checked_rate
+from avatar_v.shards.arrays import encode_array, encode_arrays, load_arrays, load_tensor
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 SCHEMA_VERSION = 1
 MAX_FRAMES = 25 * 3600
 """Of a clip; what claims to be longer would fill the memory."""
-MAX_GROWTH, LEAST_BOUND = 8, 1 << 24
-"""An npz is at most so many times as large in memory as it is stored, or has so many bytes."""
 NO_PHONEME = -1
 """Phoneme of a frame where none is known (real video)."""
 
@@ -52,8 +51,9 @@ AUDIO, FACE, META = "audio.flac", "face.npz", "json"
 LATENTS, MOTION, VIDEO = "latents.npy", "motion.npy", "video.mp4"
 FACES, STILLS, LOW, TEXT = "faces.npz", "stills.npz", "low.npy", "text.npy"
 CLOSE_UPS = "close_ups.npz"
-RAW_AUDIO, RAW_VIDEO = "audio.npy", "video.npy"
-"""In place of AUDIO and VIDEO: many times the bytes, written and read without PyAV."""
+HEARD = "heard.flac"
+RAW_AUDIO, RAW_HEARD, RAW_VIDEO = "audio.npy", "heard.npy", "video.npy"
+"""In place of AUDIO, HEARD and VIDEO: many times the bytes, written and read without PyAV."""
 NUM_CLOSE_UPS = 4
 """Of a clip."""
 
@@ -106,6 +106,7 @@ class Sample:
     still_frames: Int[Tensor, " q"] | None = None  # with stills
     low: Float16[Tensor, "l c lh lw"] | None = None  # enlarged from a smaller size; with latents
     text_states: Float[Tensor, "n d"] | None = None  # the caption, encoded
+    heard: Int16[Tensor, " s"] | None = None  # whom the person listens to
 
 
 def to_int16(audio: Float[Tensor, " s"]) -> Int16[Tensor, " s"]:
@@ -136,6 +137,8 @@ def encode_sample(sample: Sample, *, raw: bool = False) -> dict[str, bytes]:
     }
     if raw:
         members[RAW_AUDIO] = encode_array(sample.audio.numpy())
+        if sample.heard is not None:
+            members[RAW_HEARD] = encode_array(sample.heard.numpy())
         if sample.video is not None:
             members[RAW_VIDEO] = encode_array(sample.video.numpy())
     else:
@@ -143,6 +146,8 @@ def encode_sample(sample: Sample, *, raw: bool = False) -> dict[str, bytes]:
         from avatar_v.shards import codecs
 
         members[AUDIO] = codecs.encode_flac(sample.audio, sample.meta.sample_rate_hz)
+        if sample.heard is not None:
+            members[HEARD] = codecs.encode_flac(sample.heard, sample.meta.sample_rate_hz)
         if sample.video is not None:
             members[VIDEO] = reading.encode_video_bytes(
                 sample.video, frame_rate_hz=sample.meta.frame_rate_hz
@@ -177,7 +182,8 @@ def decode_sample(
         raise ValueError(f"{name}: the clip lacks {', '.join(missing)}")
     meta = decode_meta(members[META], name)
     track = load_arrays(members[FACE], f"{name}.{FACE}")
-    audio, video = _decode_media(members, meta, name, decode_video=decode_video)
+    audio, heard = _decode_sounds(members, meta, name)
+    video = _decode_video(members, meta, name) if decode_video else None
     close_ups, close_up_frames = None, None
     if decode_video and CLOSE_UPS in members:
         close_ups, close_up_frames = _decode_close_ups(members[CLOSE_UPS], f"{name}.{CLOSE_UPS}")
@@ -210,6 +216,7 @@ def decode_sample(
             still_frames=still_frames,
             low=None if low is None else torch.from_numpy(low),
             text_states=None if text_states is None else torch.from_numpy(text_states),
+            heard=heard,
         )
         check_sample(sample, needs_picture=decode_video)
     except (KeyError, TypeError, ValueError) as error:
@@ -236,13 +243,6 @@ def decode_motion(
         shapes = f"{tuple(motion.shape)} and {tuple(valid.shape)}"
         raise ValueError(f"{name}: motion and validity are {shapes}, expected {expected}")
     return meta, motion, valid
-
-
-def encode_array(array: np.ndarray) -> bytes:
-    """The bytes of a .npy file."""
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
 
 
 def encode_pictures(latents: Float16[Tensor, "k c lh lw"], frames: Int[Tensor, " k"]) -> bytes:
@@ -326,6 +326,8 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
     if text is not None and (text.dim() != 2 or not text.is_floating_point()):
         kind = f"{text.dtype} of {tuple(text.shape)}"
         raise ValueError(f"{sample.key}: its caption is encoded as {kind}, expected tokens x width")
+    if sample.heard is not None:
+        expected["heard"], found["heard"] = expected["audio"], tuple(sample.heard.shape)
     if sample.video is not None:
         expected["video"] = (frames, 3, meta.height, meta.width)
         found["video"] = tuple(sample.video.shape)
@@ -348,55 +350,32 @@ def _check_pictures(sample: Sample, name: str, pictures: Tensor, frames: Tensor 
         raise ValueError(f"{sample.key}: stills of frames {frames.tolist()}, the clip has {where}")
 
 
-def encode_arrays(arrays: dict[str, np.ndarray]) -> bytes:
-    """The bytes of an .npz file."""
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **arrays)
-    return file.getvalue()
+def _decode_sounds(
+    members: dict[str, bytes], meta: Meta, name: str
+) -> tuple[Int16[Tensor, " s"], Int16[Tensor, " s"] | None]:
+    """What the person says, and what the person hears, from the members that there are."""
 
-
-def load_arrays(data: bytes, name: str):
-    """An array, or the arrays of an npz by name. ValueError if the member ``name`` is damaged."""
-    try:
-        if data.startswith(b"PK"):
-            _check_not_a_bomb(data)
-        loaded = np.load(io.BytesIO(data), allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
-    except Exception as error:  # numpy and zipfile raise a dozen kinds for damaged bytes
-        raise ValueError(f"{name}: damaged, {len(data)} bytes ({error})") from error
-
-
-def _check_not_a_bomb(data: bytes) -> None:
-    """ValueError for an npz that would be far larger in memory; our own are not compressed."""
-    with zipfile.ZipFile(io.BytesIO(data)) as file:
-        size = sum(member.file_size for member in file.infolist())
-    if size > max(MAX_GROWTH * len(data), LEAST_BOUND):
-        raise ValueError(f"its arrays would have {size:,} bytes")
-
-
-def _decode_media(
-    members: dict[str, bytes], meta: Meta, name: str, *, decode_video: bool
-) -> tuple[Int16[Tensor, " s"], UInt8[Tensor, "f 3 h w"] | None]:
-    """Sound and video of a clip, from the members that it has."""
-    video = None
-    if RAW_AUDIO in members:
-        audio = _decode_raw(members[RAW_AUDIO], np.int16, 1, f"{name}.{RAW_AUDIO}")
-    else:
+    def decoded(raw: str, flac: str) -> Int16[Tensor, " s"] | None:
+        if raw in members:
+            return load_tensor(members[raw], np.int16, 1, f"{name}.{raw}")
+        if flac not in members:
+            return None
         from avatar_v.shards import codecs
 
-        audio = codecs.decode_flac(members[AUDIO], f"{name}.{AUDIO}", meta.num_frames)
-    if decode_video and RAW_VIDEO in members:
-        video = _decode_raw(members[RAW_VIDEO], np.uint8, 4, f"{name}.{RAW_VIDEO}")
-    elif decode_video and VIDEO in members:
-        from avatar_v.media import reading
+        return codecs.decode_flac(members[flac], f"{name}.{flac}", meta.num_frames)
 
-        where, most = f"{name}.{VIDEO}", meta.num_frames
-        video = reading.decode_video_bytes(members[VIDEO], where, most=most)
-    return audio, video
+    audio = decoded(RAW_AUDIO, AUDIO)
+    assert audio is not None, "decode_sample has looked"
+    return audio, decoded(RAW_HEARD, HEARD)
 
 
-def _decode_raw(data: bytes, kind: type[np.generic], num_axes: int, name: str) -> Tensor:
-    array = load_arrays(data, name)
-    if not isinstance(array, np.ndarray) or array.dtype != kind or array.ndim != num_axes:
-        raise ValueError(f"{name}: expected one array of {kind.__name__} with {num_axes} axes")
-    return torch.from_numpy(array)
+def _decode_video(
+    members: dict[str, bytes], meta: Meta, name: str
+) -> UInt8[Tensor, "f 3 h w"] | None:
+    if RAW_VIDEO in members:
+        return load_tensor(members[RAW_VIDEO], np.uint8, 4, f"{name}.{RAW_VIDEO}")
+    if VIDEO not in members:
+        return None
+    from avatar_v.media import reading
+
+    return reading.decode_video_bytes(members[VIDEO], f"{name}.{VIDEO}", most=meta.num_frames)

@@ -33,12 +33,13 @@ def print_clips(samples: Sequence[Sample]) -> None:
         meta, latents = sample.meta, sample.latents
         seen = 100 * float(sample.valid.float().mean())
         shape = "none" if latents is None else "x".join(map(str, latents.shape))
+        listens = "" if sample.heard is None else " · listens to somebody"
         print(f"{sample.key}  {meta.text}")
         print(f"  person {meta.person} · scene {meta.scene} · sentence {meta.sentence}")
         print(
             f"  {counted(meta.num_frames, 'frame')} {meta.height}x{meta.width} · "
             f"face seen {seen:.0f} % · latents {shape} · "
-            f"licence {meta.licence} · consent {meta.consent}"
+            f"licence {meta.licence} · consent {meta.consent}{listens}"
         )
 
 
@@ -74,10 +75,15 @@ def _strip(video: Tensor):
 
 
 def _curves(axis, sample: Sample) -> None:
-    audio = to_float(sample.audio)
-    loudest = float(audio.abs().max().clamp(min=1e-6))
-    at_s = torch.arange(len(audio)) / sample.meta.sample_rate_hz
-    axis.plot(at_s, audio / loudest, lw=0.3, color="tab:gray", label="waveform")
+    for sound, color, label in (
+        (sample.heard, "tab:blue", "listened to"),
+        (sample.audio, "tab:gray", "waveform"),
+    ):
+        if sound is not None:
+            audio = to_float(sound)
+            loudest = float(audio.abs().max().clamp(min=1e-6))
+            at_s = torch.arange(len(audio)) / sample.meta.sample_rate_hz
+            axis.plot(at_s, audio / loudest, lw=0.3, color=color, label=label)
     mouth = sample.motion[:, MOTION_NAMES.index("mouth_open")]
     frame_s = torch.arange(len(mouth)) / sample.meta.frame_rate_hz
     axis.plot(frame_s, mouth, lw=1.2, color="tab:red", label="mouth_open")

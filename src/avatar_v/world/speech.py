@@ -53,7 +53,7 @@ def say(
     if num_frames < 1:
         raise ValueError(f"speech has at least 1 frame, got {num_frames}")
     segments, words = speak(speech_id, style, num_frames / frame_rate_hz)
-    return _heard(speech_id, segments, words, voice, num_frames, frame_rate_hz)
+    return spoken(speech_id, segments, words, voice, num_frames, frame_rate_hz)
 
 
 def say_sentences(
@@ -65,7 +65,7 @@ def say_sentences(
         raise ValueError("speech has at least one sentence")
     segments, words = recite(sentences, style, seed_id)
     num_frames = round(segments[-1].end_s * FRAME_RATE_HZ)
-    return _heard(seed_id, segments, words, voice, num_frames)
+    return spoken(seed_id, segments, words, voice, num_frames)
 
 
 def say_pieces(
@@ -83,7 +83,7 @@ def say_pieces(
         yield torch.from_numpy(piece)
 
 
-def _heard(
+def spoken(
     speech_id: int,
     segments: tuple[Segment, ...],
     words: tuple[SpokenWord, ...],
@@ -91,6 +91,7 @@ def _heard(
     num_frames: int,
     frame_rate_hz: int = FRAME_RATE_HZ,
 ) -> Speech:
+    """The speech of segments that cover ``num_frames``, in a voice."""
     duration_s, num = num_frames / frame_rate_hz, num_frames * SAMPLES_PER_FRAME
     phases = split_phases(segments)
     at_16k = synthesise(phases, voice, -(-num_frames * SAMPLE_RATE_HZ // frame_rate_hz), speech_id)

@@ -1,12 +1,14 @@
 """When each sound is made: sentences to segments (phonemes) and phases (parts of phonemes).
 
 Durations follow a mean per phoneme class, stress, phrase-final lengthening and the speaking rate.
-Pauses, breaths and fillers stand between sentences and at phrase breaks.
+Pauses, breaths and fillers stand between sentences and at phrase breaks. Whole speeches are made
+here; the turns of a dialogue are put together in dialogue.py.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -35,6 +37,17 @@ class SpokenWord:
     text: str
     start_s: float
     end_s: float
+
+
+PhraseKind = Literal["statement", "question", "break"]
+
+
+@dataclass(frozen=True)
+class PhraseEnd:
+    """Where a sentence ends (a statement or a question), or pauses (a break)."""
+
+    kind: PhraseKind
+    end_s: float  # of the last word before the pause
 
 
 @dataclass(frozen=True)
@@ -80,17 +93,19 @@ _DURATION_S = {
 }
 _LEAD_S = 0.2  # silence before a recital
 _RECITAL_SPREAD_DB, _RECITAL_BREATH_DB = 1.5, -6.0  # of the loudness of words; of breaths
+_BREAK_S = (0.10, 0.30)
 _SHORTEST_S = 0.035
 _SHORTEST_CLOSURE_S = 0.075  # 0.65 of it, the closed part of p, is still longer than a video frame
 
 
-class _Writer:
+class Writer:
     """Collects segments one after the other."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self.segments: list[Segment] = []
         self.words: list[SpokenWord] = []
+        self.ends: list[PhraseEnd] = []
 
     def silence(self, duration_s: float, phoneme: str = "SIL", effort_db: float = 0.0) -> None:
         self._add(phoneme, duration_s, 0.0, effort_db, False, 0.0, -1)
@@ -119,7 +134,7 @@ def speak(
 ) -> tuple[tuple[Segment, ...], tuple[SpokenWord, ...]]:
     """Segments and words that cover ``duration_s``; a longer request begins with the same."""
     rng = stream("speech", speech_id)
-    writer = _Writer()
+    writer = Writer()
     writer.silence(rng.uniform(0.06, 0.35))
     gain_db = rng.normal(0, 4)
     whisper_rate = 0.5 if rng.random() < 0.12 else 0.0
@@ -127,8 +142,8 @@ def speak(
     while writer.now_s < duration_s:
         sentence_rng = stream("sentence timing", speech_id, index)
         whispered = bool(sentence_rng.random() < whisper_rate)
-        _say(writer, sentence(speech_id, index), style, gain_db, whispered, sentence_rng)
-        _pause(writer, style, gain_db, sentence_rng)
+        say_sentence(writer, sentence(speech_id, index), style, gain_db, whispered, sentence_rng)
+        pause_behind(writer, style, gain_db, sentence_rng)
         index += 1
     return tuple(writer.segments), tuple(writer.words)
 
@@ -139,14 +154,54 @@ def recite(
     """Segments and words of these sentences, one behind the other, up to a whole video frame;
     ``seed_id`` decides what varies in loudness, length and pitch."""
     rng = stream("recital", seed_id)
-    writer = _Writer()
+    writer = Writer()
     writer.silence(_LEAD_S)
     for said in sentences:
-        _say(writer, said, style, 0.0, False, rng, effort_spread_db=_RECITAL_SPREAD_DB)
-        _pause(writer, style, _RECITAL_BREATH_DB, rng)
+        say_sentence(writer, said, style, 0.0, False, rng, effort_spread_db=_RECITAL_SPREAD_DB)
+        pause_behind(writer, style, _RECITAL_BREATH_DB, rng)
     num_frames = math.ceil(writer.now_s * FRAME_RATE_HZ)
     writer.silence(num_frames / FRAME_RATE_HZ - writer.now_s)
     return tuple(writer.segments), tuple(writer.words)
+
+
+def say_sentence(
+    writer: Writer,
+    said: Sentence,
+    style: Habits,
+    gain_db: float,
+    whispered: bool,
+    rng: np.random.Generator,
+    effort_spread_db: float = 5.0,
+    break_s: tuple[float, float] | None = None,
+) -> None:
+    """Add a sentence, and to ``ends`` where it pauses and ends. ``break_s``: of a pause inside it,
+    from and to; None: as the person's habits have it."""
+    last = len(said.words) - 1
+    for i, word in enumerate(said.words):
+        at_end = i == last or i in said.breaks
+        effort_db = gain_db + rng.normal(0, effort_spread_db)
+        rise = 6.0 if said.question and i == last else -1.5 if i == last else 0.0
+        tone = 2.0 - 4.0 * i / max(last, 1) + rise + rng.normal(0, 0.7)
+        writer.word(word, _durations(word, style, at_end, rng), effort_db, whispered, tone)
+        if i in said.breaks and i != last and rng.random() < style.pause_rate:
+            writer.ends.append(PhraseEnd("break", writer.now_s))
+            span_s, factor = (_BREAK_S, style.pause_length) if break_s is None else (break_s, 1.0)
+            writer.silence(rng.uniform(*span_s) * factor)
+    writer.ends.append(PhraseEnd("question" if said.question else "statement", writer.now_s))
+
+
+def pause_behind(writer: Writer, style: Habits, gain_db: float, rng: np.random.Generator) -> None:
+    """After a sentence: silence, perhaps a filler, perhaps a breath."""
+    draw_filler, draw_breath = rng.random(2)
+    writer.silence(rng.uniform(0.12, 0.35) * style.pause_length)
+    filler = FILLERS[rng.integers(len(FILLERS))]
+    if draw_filler < style.filler_rate:
+        effort_db = gain_db + rng.normal(0, 3)
+        writer.word(filler, [0.18] * len(filler.phonemes), effort_db, False, rng.normal(-2, 1))
+        writer.silence(rng.uniform(0.08, 0.25) * style.pause_length)
+    if draw_breath < 0.5:
+        writer.silence(rng.uniform(0.20, 0.40), "BR", gain_db + rng.normal(0, 5))
+        writer.silence(rng.uniform(0.04, 0.10))
 
 
 def split_phases(segments: tuple[Segment, ...]) -> Phases:
@@ -163,26 +218,6 @@ def split_phases(segments: tuple[Segment, ...]) -> Phases:
     return Phases(np.array(names), start, end, stress, effort, whispered > 0.5, semitones)
 
 
-def _say(
-    writer: _Writer,
-    said: Sentence,
-    style: Habits,
-    gain_db: float,
-    whispered: bool,
-    rng: np.random.Generator,
-    effort_spread_db: float = 5.0,
-) -> None:
-    last = len(said.words) - 1
-    for i, word in enumerate(said.words):
-        at_end = i == last or i in said.breaks
-        effort_db = gain_db + rng.normal(0, effort_spread_db)
-        rise = 6.0 if said.question and i == last else -1.5 if i == last else 0.0
-        tone = 2.0 - 4.0 * i / max(last, 1) + rise + rng.normal(0, 0.7)
-        writer.word(word, _durations(word, style, at_end, rng), effort_db, whispered, tone)
-        if i in said.breaks and i != last and rng.random() < style.pause_rate:
-            writer.silence(rng.uniform(0.10, 0.30) * style.pause_length)
-
-
 def _durations(word: Word, style: Habits, at_end: bool, rng: np.random.Generator) -> list[float]:
     num = len(word.phonemes)
     durations = []
@@ -195,17 +230,3 @@ def _durations(word: Word, style: Habits, at_end: bool, rng: np.random.Generator
         shortest_s = _SHORTEST_CLOSURE_S if phoneme in LIP_CLOSURES else _SHORTEST_S
         durations.append(float(max(duration_s, shortest_s)))
     return durations
-
-
-def _pause(writer: _Writer, style: Habits, gain_db: float, rng: np.random.Generator) -> None:
-    """After a sentence: silence, perhaps a filler, perhaps a breath."""
-    draw_filler, draw_breath = rng.random(2)
-    writer.silence(rng.uniform(0.12, 0.35) * style.pause_length)
-    filler = FILLERS[rng.integers(len(FILLERS))]
-    if draw_filler < style.filler_rate:
-        effort_db = gain_db + rng.normal(0, 3)
-        writer.word(filler, [0.18] * len(filler.phonemes), effort_db, False, rng.normal(-2, 1))
-        writer.silence(rng.uniform(0.08, 0.25) * style.pause_length)
-    if draw_breath < 0.5:
-        writer.silence(rng.uniform(0.20, 0.40), "BR", gain_db + rng.normal(0, 5))
-        writer.silence(rng.uniform(0.04, 0.10))
