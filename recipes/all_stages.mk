@@ -122,7 +122,7 @@ $(call critic,sync,runs/shards/short/train,runs/shards/critic/validation,$(few_w
 # what reads the motion of a reference
 $(eval $(call part,critic_reader,runs/critic_reader/reader,,avatar-v run $(RECIPES)/critic_reader.yaml $(few_faces)))
 
-# stage 3: pictures, personality, motion
+# stage 3: pictures, personality, motion, listening
 $(call draw,runs/shards/images,train,6000,5,--seed 21)
 $(call draw,runs/shards/images,validation,120,5,--clips-per-person 2)
 $(call encode,images,--stills)
@@ -140,13 +140,16 @@ $(call train,3_sft,runs/latents/long,$(call from,3_pictures) $(stills) $(terms) 
 $(call draw,runs/shards/motion,train,3000,401,--clips-per-person 2 --motion-only --seed 41)
 $(call draw,runs/shards/motion,validation,64,401,--clips-per-person 2 --motion-only)
 $(call train,3_motion,runs/shards/motion,$(call from,3_sft))
+$(call draw,runs/shards/dialogues,train,2000,401,--clips-per-person 2 --motion-only --dialogues --seed 43)
+$(call draw,runs/shards/dialogues,validation,64,401,--clips-per-person 2 --motion-only --dialogues)
+$(call train,3_listening,runs/shards/dialogues,$(call from,3_motion))
 
 # stage 4
-$(call train,4a_distill_cfg,runs/latents/long,$(call from,3_motion) $(stills))
+$(call train,4a_distill_cfg,runs/latents/long,$(call from,3_listening) $(stills))
 $(call train,4b_distill_dmd,runs/latents/long,$(call from,4a_distill_cfg) $(stills))
 $(call train,4c_distill_motion,runs/shards/motion,$(call from,4b_distill_dmd))
-$(call train,4d_causal_forcing,runs/latents/long,$(call from,3_motion) $(stills))
-$(call train,4e_self_forcing,runs/latents/long,$(call from,3_motion) $(stills) \
+$(call train,4d_causal_forcing,runs/latents/long,$(call from,3_listening) $(stills))
+$(call train,4e_self_forcing,runs/latents/long,$(call from,3_listening) $(stills) \
   --model.init_args.student.causal_weights $(runs)/4d_causal_forcing/weights)
 
 # stage 5, of the student: pictures and motion
@@ -186,13 +189,13 @@ critics := face motion sync reader
 slim = cd $W && exec avatar-v weights slim $1 --out assets.part/$2 --error $3
 .PHONY: assemble
 assemble: $Wassets
-$Wassets: | $(foreach name,3_motion 4b_distill_dmd 4e_self_forcing refiner,$W$(runs)/$(name)/weights) \
+$Wassets: | $(foreach name,3_listening 4b_distill_dmd 4e_self_forcing refiner,$W$(runs)/$(name)/weights) \
     $W$(runs)/refiner_decoder/vae $(foreach name,$(critics),$Wruns/critic_$(name)/$(name)) \
     $(foreach name,5a_grpo_video 5a_grpo refiner_adversarial,$(name)) $Wruns/voice_grpo/voice
 	cd $W && rm -rf assets.part refiner.whole && mkdir -p assets.part/critics
 	cd $W && exec avatar-v weights decoder $(runs)/refiner/weights $(runs)/refiner_decoder/vae --out refiner.whole
 	cd $W && cp $(addprefix $(runs)/refiner/weights/,loss.csv recipe.yaml) refiner.whole
-	$(call slim,$(runs)/3_motion/weights,small,dit=1.5e-3 vae=0 text=1.5e-3 audio=1.5e-3 motion=1.5e-3)
+	$(call slim,$(runs)/3_listening/weights,small,dit=1.5e-3 vae=0 text=1.5e-3 audio=1.5e-3 motion=1.5e-3)
 	$(call slim,$(runs)/4b_distill_dmd/weights,small_student,dit=2.5e-3 --base assets.part/small)
 	$(call slim,$(runs)/4e_self_forcing/weights,small_causal,dit=2.5e-3 --base assets.part/small)
 	$(call slim,refiner.whole,small_refiner,dit=6e-3 vae=6e-3 text=6e-3 audio=6e-3 --base assets.part/small)

@@ -21,6 +21,7 @@ RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 NUM_FRAMES, SQUARE = 33, VideoFormat(32, 32)
 STAGES = (
     "0_vae", "0_vae_decoder", "1_t2v", "2_a2v", "3_pictures", "3_sft", "3_motion",
+    "3_listening",
     "4a_distill_cfg", "4b_distill_dmd", "4c_distill_motion", "4d_causal_forcing",
     "4e_self_forcing", "5a_grpo", "5a_grpo_video", "5b_dpo", "5b_dpo_video", "own_face_vae",
     "own_face", "refiner", "refiner_adversarial", "refiner_decoder",

@@ -1,22 +1,29 @@
 """A person's video, motion and first picture, from chunk to chunk."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from avatar_v.generate.generator import audio_chunks, audio_tokens, sample_chunks
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.live import LiveSound
 from avatar_v.inputs.person import EncodedPerson
+from avatar_v.media.heard import HeardSound
+from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import anchor_frame, join_references
-from avatar_v.motion.listening import listening
+from avatar_v.motion.listening import Listener, listening
 from avatar_v.motion.vectors import unpack_motion
 from avatar_v.request.request import Request
 from avatar_v.sampling import rollout as rollout_module
 from avatar_v.sampling.chunks import Span, plan
 from avatar_v.types import MOTION_NAMES, Reference
 from generating import SETTINGS, carry_out, left_behind, made, picture, sound, speaker
+from random_models import randomise
 
 # --- the person's video and motion ---
 
@@ -105,6 +112,76 @@ def test_who_listens_nods_and_moves_on_as_if_not(pipe: AvatarPipeline) -> None:
     seen, not_seen = followed[: len(followed) // 2], followed[len(followed) // 2 :]
     assert torch.equal(seen[-1][:, 2:], made_with[0]), "the video is made with it"
     assert not torch.equal(seen[-1], not_seen[-1])
+
+
+@pytest.fixture
+def hearing(pipe: AvatarPipeline) -> Iterator[MotionNet]:
+    """The pipeline's motion network, able to hear somebody else; it says the same until trained."""
+    deaf = pipe.conditioner.motion_net
+    assert deaf is not None
+    pipe.conditioner.motion_net = net = deaf.hearing()
+    yield net
+    pipe.conditioner.motion_net = deaf
+
+
+def test_who_hears_answers_in_the_motion_itself(
+    pipe: AvatarPipeline, request_: Request, hearing: MotionNet
+) -> None:
+    """A network that hears both voices gets no nods of the rule; behind the first answer all that
+    follows is another motion."""
+    alone = motion_of(pipe, request_, None)
+    assert torch.equal(motion_of(pipe, request_, listening([sound(53)], seed=1)), alone)
+    randomise(hearing, seed=4)
+    silence = torch.zeros(53 * 640)
+    late = torch.cat([silence[: 40 * 640], sound(13)])
+    quiet, spoken = (motion_of(pipe, request_, listening([x], seed=1)) for x in (silence, late))
+    chunk = plan(53, chunk_latents=5).chunks[2]  # the first to hear frame 40
+    assert torch.equal(quiet[:, : chunk.latents.start], spoken[:, : chunk.latents.start])
+    assert not torch.allclose(quiet[:, -2:], spoken[:, -2:])
+
+
+def test_a_voice_that_comes_live_is_heard_as_the_finished_one(
+    pipe: AvatarPipeline,
+    request_: Request,
+    hearing: MotionNet,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where it keeps time with the person's own sound, up to the last chunk, behind which it hears
+    silence. Levels are measured on other parts."""
+    randomise(hearing, seed=4)
+    monkeypatch.setattr(HeardSound, "gain", lambda self: 1.0)
+    request = request_.changed(gain_db=0.0)
+    whole = motion_of(pipe, request, listening([sound(53)], seed=1))
+    listener = Listener(is_live=True)
+
+    def both() -> Iterator[Tensor]:
+        for part in sound(53).split(640):
+            listener.push(part)
+            yield torch.zeros(640)
+
+    live = motion_of(pipe, request, listener, LiveSound(both()))
+    stop = plan(53, chunk_latents=5).chunks[-1].new_latents.start
+    torch.testing.assert_close(live[:, :stop], whole[:, :stop], atol=1e-4, rtol=0)  # of 16 bits
+
+
+def motion_of(
+    pipe: AvatarPipeline,
+    request: Request,
+    listener: Listener | None,
+    own: LiveSound | None = None,
+) -> Tensor:
+    """Of 53 frames, silent ones."""
+    inputs = Inputs(
+        image=torch.zeros(3, 40, 40, dtype=torch.uint8),
+        audio=torch.zeros(53 * 640) if own is None else own,
+        num_frames=53,
+        reference_frame=None,
+        warnings=(),
+        motion=torch.zeros(len(MOTION_NAMES)),
+        listener=listener,
+    )
+    made = list(pipe.latents(inputs, request.changed(num_steps=1)))
+    return torch.cat([part.motion for part in made if part.motion is not None], dim=1)
 
 
 # --- the appearance anchor ---

@@ -13,6 +13,7 @@ from avatar_v.objectives.motion_prior import MotionPrior
 from avatar_v.training.motion import MotionTraining, get_motion_net, run_moments
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
+from avatar_v.training.trainable import Trainable
 from avatar_v.training.windows import Windows
 from avatar_v.types import MOTION_NAMES, Batch, MotionCond
 from avatar_v.weights.card import Card
@@ -183,3 +184,46 @@ def test_styles_of_windows_are_those_of_their_moments(stage, batch, drawn) -> No
     assert len(style.code.unique(dim=0)) > CLIPS, "windows of a clip share no run"
     whole = stage.conditioner.clip_moments(batch.reference.motion, batch.reference.valid)
     assert style.scale.shape == build_style(whole, STATS).scale.repeat(NUM, 1).shape
+
+
+def test_the_other_side_is_heard_where_there_is_one(batch: Batch) -> None:
+    """By a share of the windows of dialogues; others, also of a batch without any, hear nobody."""
+    stage = prior(num_windows=NUM, hears=True, heard_dropout=0.4)
+    voice = batch.audio.flip(1).clone()
+    voice[1] = 0  # of a clip that is no dialogue
+    talk = dataclasses.replace(batch, heard=voice)
+    begun, expected = stage.begin(talk, 0), stage.conditioner.encode_audio(voice)
+    cond = begun.cond
+    for i, start in enumerate(begun.windows.start.tolist()):
+        assert torch.equal(cond.heard[i], expected[i // NUM, start : start + LENGTH])
+    kept = cond.heard_keep.unflatten(0, (CLIPS, NUM)).float().mean(1)
+    assert kept[1] == 0
+    assert (kept[[0, 2, 3]] > 0.3).all()
+    assert (kept[[0, 2, 3]] < 0.9).all()
+    alone = stage.begin(batch, 0).cond
+    assert not alone.heard_keep.any()
+    stage.loss(stage.begin(batch, 0))[0].backward()
+    found = dict(get_motion_net(stage).named_parameters())
+    assert all(p.grad is not None for p in found.values()), "ranks of FSDP train the same"
+    assert prior().begin(talk, 0).cond.heard is None
+
+
+def test_weights_that_hear_one_voice_learn_to_hear_both(tmp_path: Path, batch: Batch) -> None:
+    deaf = prior()
+    save_pipeline(tmp_path / "deaf", deaf.dit, deaf.conditioner, Card("tiny"))
+    optim, start = (
+        Optim(lr=1e-3, num_warmup_steps=1),
+        Models("tiny", init_from=str(tmp_path / "deaf")),
+    )
+    stage = MotionPrior(start, optim, OBJECTIVE, MotionTraining(hears=True))
+    stage.configure_model()
+    net, before = get_motion_net(stage), get_motion_net(deaf).state_dict()
+    assert net.config.hears
+    assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
+    save_pipeline(tmp_path / "hears", stage.dit, stage.conditioner, Card("tiny"))
+    assert load_pipeline(tmp_path / "hears")[1].motion_net.config.hears
+    lora = MotionPrior(
+        start, optim, OBJECTIVE, MotionTraining(hears=True), trainable=Trainable(parts="lora")
+    )
+    with pytest.raises(ValueError, match="hears nobody else yet; train it whole first"):
+        lora.configure_model()
