@@ -60,8 +60,9 @@ class MotionNetConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, where: str = "config") -> "MotionNetConfig":
-        """The config stored in JSON. ValueError names what does not fit."""
-        return built(cls, values, where=where)
+        """The config stored in JSON; the first weights were stored before a network could hear
+        somebody else. ValueError names what does not fit."""
+        return built(cls, {"hears": False, **values}, where=where)
 
     @classmethod
     def tiny(cls, audio_dim: int) -> "MotionNetConfig":
