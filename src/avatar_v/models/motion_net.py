@@ -81,7 +81,7 @@ class MotionNetConfig:
 
 
 class MotionBlock(nn.Module):
-    """Self-attention, the sound of each token's own frame, feed-forward."""
+    """Self-attention, the sound of each token's own frame, that of somebody else, feed-forward."""
 
     def __init__(self, config: MotionNetConfig) -> None:
         super().__init__()
@@ -89,6 +89,7 @@ class MotionBlock(nn.Module):
         self.modulation = nn.Parameter(torch.empty(6, config.dim))
         self.self_attention = SelfAttention(config.dim, config.num_heads, config.eps)
         self.audio_inject = nn.Linear(config.dim, config.dim)
+        self.heard_inject = nn.Linear(config.dim, config.dim, bias=False) if config.hears else None
         self.ffn = MLP(config.dim, config.ffn_dim, config.dim)
 
     def forward(
@@ -97,6 +98,7 @@ class MotionBlock(nn.Module):
         modulation: Float[Tensor, "b l 6 d"],
         rotary: Float[Tensor, "l 1 half 2"],
         sound: Float[Tensor, "b l 1 d"],
+        heard: Float[Tensor, "b l 1 d"] | None = None,
     ) -> Float[Tensor, "b l 1 d"]:
         shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
             (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
@@ -105,9 +107,10 @@ class MotionBlock(nn.Module):
         y = modulated_norm(x, shift, scale, self.eps, dtype)
         y, _ = self.self_attention(y.squeeze(2), rotary)
         x = gated_add(x, y.unsqueeze(2), gate)
-        x, y = gated_add_norm(
-            x, self.audio_inject(sound), None, shift_ffn, scale_ffn, self.eps, dtype
-        )
+        told = self.audio_inject(sound)
+        if heard is not None and self.heard_inject is not None:
+            told = told + self.heard_inject(heard)
+        x, y = gated_add_norm(x, told, None, shift_ffn, scale_ffn, self.eps, dtype)
         return gated_add(x, self.ffn(y), gate_ffn)
 
 
@@ -158,8 +161,9 @@ class MotionNet(nn.Module):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.silence, std=0.02)
         nn.init.zeros_(self.style_embed.weight)
-        if self.heard_embed is not None:
-            nn.init.zeros_(self.heard_embed.down.weight)
+        for block in self.blocks:
+            if isinstance(block, MotionBlock) and block.heard_inject is not None:
+                nn.init.zeros_(block.heard_inject.weight)
         nn.init.zeros_(self.head.out.weight)
 
     def forward(self, motion_t: Motion, t: Float[Tensor, "b l"], cond: MotionCond) -> Motion:
@@ -179,28 +183,32 @@ class MotionNet(nn.Module):
         embedding, modulation = self.time_embed(t, code)
         x = own.motion_t.to(compute_dtype(motion_t, self.motion_embed.weight))
         x = self.motion_embed(x).unsqueeze(2)
-        sound = self._sound(cond, x)
+        sound, heard = self._sound(cond, x), self._heard(cond)
         rotary = rotary_grid(t.shape[1], 1, 1, self.config.head_dim, t.device)
         for block in self.blocks:
-            x = block(x, modulation, rotary, sound)
+            x = block(x, modulation, rotary, sound, heard)
         return own.velocity(self.head(x, embedding).squeeze(2))
 
     def _sound(self, cond: MotionCond, x: Float[Tensor, "b l 1 d"]) -> Float[Tensor, "b l 1 d"]:
-        """The sound of each latent frame, with what is heard of somebody else; ``silence`` where
-        there is none or it is not kept."""
+        """The sound of each latent frame; ``silence`` where there is none or it is not kept."""
         silence = self.silence.to(x.dtype)
         if cond.audio is None:
             return silence.expand_as(x)
         sound = self._embedded(self.audio_embed, cond.audio)
-        if cond.heard is not None:
-            assert self.heard_embed is not None, "_check refuses it"
-            heard = self._embedded(self.heard_embed, cond.heard)
-            if cond.heard_keep is not None:
-                heard = heard * cond.heard_keep[:, None, None, None].to(heard)
-            sound = sound + heard
         if cond.audio_keep is None:
             return sound
         return torch.where(cond.audio_keep[:, None, None, None], sound, silence)
+
+    def _heard(self, cond: MotionCond) -> Float[Tensor, "b l 1 d"] | None:
+        """Of somebody else at each latent frame; 0 where it is not kept, or the sound is not."""
+        if cond.heard is None:
+            return None
+        assert self.heard_embed is not None, "_check refuses it"
+        heard = self._embedded(self.heard_embed, cond.heard)
+        for keep in (cond.heard_keep, cond.audio_keep):
+            if keep is not None:
+                heard = heard * keep[:, None, None, None].to(heard)
+        return heard
 
     def _embedded(self, embed: MLP, audio: Float[Tensor, "b l n a"]) -> Float[Tensor, "b l 1 d"]:
         audio = audio.to(compute_dtype(audio, self.token_embed.weight))

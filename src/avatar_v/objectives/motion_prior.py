@@ -28,13 +28,17 @@ from avatar_v.training.trainable import Trainable
 from avatar_v.types import MotionCond
 from avatar_v.weights.presets import preset
 
+HEARING = ("heard_embed", "heard_inject")
+"""Of a motion network that hears somebody else."""
+
 
 class MotionPrior(Engine[TrainBatch[MotionCond]]):
     """Rectified flow on windows of motion.
 
     Args:
         motion: how many windows, whose style, which components count most.
-        trainable: all of the motion network, or LoRA factors on that of the start.
+        trainable: all of the motion network, LoRA factors on that of the start, or ("new") what
+            hears somebody else alone: then nothing changes where nobody else is heard.
     """
 
     subject: MotionSubject
@@ -81,7 +85,8 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
             self.conditioner.motion_net = MotionNet(config)
 
     def select_trainable(self) -> None:
-        select_motion_net(self, self.trainable, self.seed)
+        is_new = self.subject.training.hears and self.trainable.parts == "new"
+        select_motion_net(self, self.trainable, self.seed, new=HEARING if is_new else ())
 
     def loss(self, batch: TrainBatch[MotionCond]) -> tuple[Tensor, Logs]:
         """Flow-matching loss of the motion between the given ends, where the face is seen."""

@@ -161,12 +161,15 @@ def get_motion_net(networks: Networks) -> MotionNet:
     return net
 
 
-def select_motion_net(networks: Networks, trainable: Trainable, seed: int) -> None:
-    """Freeze all but the motion network, or what is trained of it."""
+def select_motion_net(
+    networks: Networks, trainable: Trainable, seed: int, *, new: tuple[str, ...] = ()
+) -> None:
+    """Freeze all but the motion network, or what is trained of it: parts "new" are those with one
+    of ``new`` in their names."""
     networks.dit.requires_grad_(False)
     networks.conditioner.requires_grad_(False)
     net = get_motion_net(networks).requires_grad_(True)
-    select(net, trainable, new=(), seed=seed)
+    select(net, trainable, new=new, seed=seed)
 
 
 def set_pictures_aside(networks: Networks) -> None:
