@@ -257,7 +257,7 @@ def _sounds(seen: Seen, start: int, num_frames: int) -> tuple[Waveform, Waveform
     return audio, heard
 
 
-def _cut(audio: Waveform, start: int, num_frames: int, what: str) -> Waveform:
+def _cut(audio: Tensor, start: int, num_frames: int, what: str) -> Tensor:
     """The frames from ``start`` on, which may lie before the file's beginning."""
     before = max(-start, 0) * SAMPLES_PER_FRAME
     sound = audio[max(start, 0) * SAMPLES_PER_FRAME : (start + num_frames) * SAMPLES_PER_FRAME]
