@@ -84,7 +84,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", help="videos, subfolders too; a caption may lie in NAME.txt")
+    parser.add_argument(
+        "folder",
+        help="videos, subfolders too; a caption may lie in NAME.txt, the voice that the person "
+        "listens to in NAME.heard.wav",
+    )
     parser.add_argument("--out", required=True, help="folder for the shards")
     parser.add_argument("--frames", type=int, default=DEFAULT_NUM_FRAMES, help="per clip, 4k + 1")
     parser.add_argument("--size", default=DEFAULT_SIZE, metavar="WxH", help=SIZE)
@@ -141,6 +145,11 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
         "--motion-only",
         action="store_true",
         help="draw nothing: motion and sound alone, in a tenth of the time",
+    )
+    parser.add_argument(
+        "--dialogues",
+        action="store_true",
+        help="each person talks with another, and listens",
     )
     parser.add_argument(
         "--raw",
@@ -212,6 +221,7 @@ def _world(args: argparse.Namespace) -> int:
         raw=args.raw,
         pictures=not args.motion_only,
         frame_rate_hz=args.rate,
+        dialogues=args.dialogues,
     )
 
     from avatar_v_data.world_set import is_whole, write_world

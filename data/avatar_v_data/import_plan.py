@@ -3,6 +3,7 @@ and consent.
 
 A manifest (CSV with a header, or JSON lines) may say all of it, of whole files or of parts of them,
 as `avatar-v-data select` writes it; without one every file in and below the folder is taken.
+`NAME.heard.wav` beside `NAME.mp4` is no film: it is the voice that the film's person listens to.
 Nothing is opened here but captions and the manifest.
 """
 
@@ -31,6 +32,7 @@ NUMBERS = (*FRAMES, BYTES, RATE)
 COLUMNS = ("file", "person", "scene", "caption", "split", "licence", "consent", *NUMBERS)
 SPLITS = ("train", "validation")
 NOT_MEDIA = {".txt", ".json", ".jsonl", ".md", ".csv", ".npy"}
+HEARD = tuple(f".heard.{kind}" for kind in ("flac", "wav", "m4a", "mp3"))
 MAX_CAPTION = 1 << 16  # bytes
 MAX_FRAME, MAX_BYTES = 1 << 31, 1 << 50
 MAX_LATE = 250  # frames, 10 s
@@ -60,6 +62,7 @@ class Source:
     name: str  # its path within the folder, as it can be printed
     parts: tuple[ImportPart, ...]
     caption_note: str  # what was odd about the caption's file
+    heard: str = ""  # path of the sound that the person listens to, "" for none
 
     def part_at(self, frame: int) -> ImportPart:
         """The part that a frame lies in."""
@@ -77,11 +80,14 @@ def find_sources(
     many files a manifest leaves out.
 
     ``person`` None means the manifest's column where it has one, and otherwise one person a file.
-    ValueError for a folder without files and for whatever is wrong in the manifest.
+    ValueError for a folder without files, a film that two sounds lie beside, and for whatever is
+    wrong in the manifest.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; expected a folder of videos")
-    files = sorted(p for p in folder.rglob("*") if _may_be_media(p, folder))
+    media = sorted(p for p in folder.rglob("*") if _may_be_media(p, folder))
+    heard = {_heard(path) for path in media}
+    files = [path for path in media if str(path) not in heard]
     if manifest is None:
         if person == "manifest":
             raise ValueError("--person manifest: pass the manifest too (--manifest FILE)")
@@ -244,7 +250,16 @@ def _source(
         )
         for row in rows
     ]
-    return Source(str(path), name, tuple(parts), note)
+    return Source(str(path), name, tuple(parts), note, _heard(path))
+
+
+def _heard(path: Path) -> str:
+    """The sound file beside a film, "" for none. ValueError for several."""
+    found = [p for end in HEARD if os.path.lexists(p := path.with_name(path.stem + end))]
+    if len(found) > 1:
+        names = ", ".join(p.name for p in found)
+        raise ValueError(f"{path}: its person listens to one sound, found {names}")
+    return str(found[0]) if found else ""
 
 
 def _found(folder: Path, name: str, where: str) -> str:

@@ -148,7 +148,8 @@ def import_folder(
     work = work_folder(out)
     store = CurationStore(work)
     recordings = [
-        FootageRecording.of(Path(s.path), s.name, s.parts, settings.frame_rate_hz) for s in sources
+        FootageRecording.of(Path(s.path), s.name, s.parts, settings.frame_rate_hz, s.heard)
+        for s in sources
     ]
     tasks = desired(settings.plan, recordings)
     perform_all(settings.plan, tasks, store, num_workers, None, on_file)

@@ -1,9 +1,9 @@
 """Shards of the embedded world: N clips, every person in several scenes, any number of processes.
 
-The plan (which person, scene and speech each clip has) is a pure function of the settings, and a
-clip is a pure function of its three ids, so the shards are the same bytes with 1 worker or 16. The
-settings are kept beside the shards: a second run of the same settings continues where the first
-stopped, one with other settings is refused.
+The plan (person, scene and speech of each clip, and with whom the person talks) is a pure function
+of the settings, and a clip is a pure function of its ids, so the shards are the same bytes with 1
+worker or 16. The settings are kept beside the shards: a second run of the same settings continues
+where the first stopped, one with other settings is refused.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from avatar_v.base import checks
 from avatar_v.base.interrupts import interrupts_deferred
+from avatar_v.base.seeds import stream
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.shards.schema import NUM_CLOSE_UPS, Meta, Sample, to_int16
 from avatar_v.shards.writer import (
@@ -55,6 +56,15 @@ def clip_ids(settings: WorldSettings, index: int) -> tuple[int, int, int]:
     return ids[person % len(ids)], ids[scene % len(ids)], ids[speech % len(ids)]
 
 
+def partner_id(settings: WorldSettings, person: int, scene: int, speech: int) -> int | None:
+    """Whom the person of a clip of these ids talks with: another of the split, or nobody."""
+    if not settings.dialogues:
+        return None
+    others = RANGES[settings.split][:-1]
+    drawn = others[int(stream("partner", person, scene, speech).integers(len(others)))]
+    return drawn + (drawn >= person)
+
+
 def make_sample(settings: WorldSettings, index: int) -> Sample:
     """Render clip ``index`` of the set."""
     person, scene, speech = clip_ids(settings, index)
@@ -66,6 +76,7 @@ def make_sample(settings: WorldSettings, index: int) -> Sample:
         size=settings.size,
         frame_rate_hz=settings.frame_rate_hz,
         render_video=settings.pictures,
+        listens_to=partner_id(settings, person, scene, speech),
     )
     height, width = settings.sides if settings.pictures else (0, 0)
     meta = Meta(
@@ -100,6 +111,7 @@ def make_sample(settings: WorldSettings, index: int) -> Sample:
         video=clip.video,
         close_ups=pictures,
         close_up_frames=frames,
+        heard=None if clip.heard is None else to_int16(clip.heard),
     )
 
 
@@ -181,7 +193,7 @@ def _claim(out: Path, settings: WorldSettings) -> None:
         raise ValueError(f"{out} is a file; shards go into a folder")
     out.mkdir(parents=True, exist_ok=True)
     fields = dataclasses.asdict(settings)
-    for name, usual in (("raw", False), ("frame_rate_hz", FRAME_RATE_HZ)):
+    for name, usual in (("raw", False), ("frame_rate_hz", FRAME_RATE_HZ), ("dialogues", False)):
         if fields[name] == usual:
             del fields[name]  # as sets of before have it
     file, text = out / SETTINGS_FILE, json.dumps(fields, sort_keys=True)

@@ -24,6 +24,7 @@ class WorldSettings:
     raw: bool = False  # sound and video uncompressed: many times the bytes, quick to read
     pictures: bool = True  # False: motion and sound alone, which takes a tenth of the time
     frame_rate_hz: int = 25
+    dialogues: bool = False  # each clip is one side of a dialogue with another person
 
     def __post_init__(self) -> None:
         if self.num_frames < 1 or self.num_frames % 4 != 1:

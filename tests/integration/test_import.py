@@ -17,7 +17,9 @@ import torch
 from av.video.reformatter import ColorTrc
 
 from avatar_v.faces.face_track import FaceTrack
+from avatar_v.media.writer import write_wav
 from avatar_v.shards.loader import read_clip, read_folder
+from avatar_v.shards.schema import to_float
 from avatar_v_data import importer
 from avatar_v_data.curation import samples
 from avatar_v_data.curation.store import CurationStore
@@ -105,6 +107,36 @@ def test_own_videos_become_clips_and_what_does_not_is_reported(
     assert red[10:].abs().max() < 60
     with pytest.raises(ValueError, match="already exists"):
         run(*words)
+
+
+def test_the_voice_that_a_person_listens_to_is_cut_with_the_film(tmp_path: Path) -> None:
+    """Also where the person says nothing. A sound without a film is a file without a picture."""
+    folder, out = tmp_path / "videos", tmp_path / "shards"
+    folder.mkdir()
+    write_clip(folder / "a.mp4", frames=18, loud=1e-5)
+    for name in ("alone", "broken", "early"):
+        shutil.copy(folder / "a.mp4", folder / f"{name}.mp4")
+    steps = torch.tensor([0.1, 0.4]).repeat_interleave(9 * 640)  # of each clip one
+    write_wav(folder / "a.heard.wav", steps)
+    write_wav(folder / "orphan.heard.wav", steps)
+    write_wav(folder / "early.heard.wav", steps[:640])
+    (folder / "broken.heard.mp3").write_bytes(b"no sound" * 99)
+    assert run("import", str(folder), "--out", str(out), *SMALL, "--frames", "9") == 0
+    clips = [read_clip(clip) for clip in read_folder(out)]
+    heard = [clip.heard for clip in clips if clip.meta.source == "a.mp4"]
+    for sound, level in zip(heard, (0.1, 0.4), strict=True):
+        assert sound is not None
+        assert len(sound) == 9 * 640
+        assert (to_float(sound) - level).abs().max() < 1e-3  # 16 bits
+    report = json.loads((out / importer.REPORT_FILE).read_text())
+    dropped = {row["file"]: row["reason"] for row in report["dropped"]}
+    assert dropped.keys() == {"alone.mp4", "broken.mp4", "early.mp4", "orphan.heard.wav"}
+    assert dropped["alone.mp4"] == "the audio is silent"
+    assert "broken.heard.mp3" in dropped["broken.mp4"]
+    assert dropped["early.mp4"] == "what the person listens to ends 9 frames early"
+    write_wav(folder / "a.heard.flac", steps)
+    with pytest.raises(ValueError, match=r"one sound, found a\.heard\.flac, a\.heard\.wav"):
+        find_sources(folder, None, None)
 
 
 def test_import_says_what_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,3 +345,18 @@ def test_landmarks_are_there_where_all_clips_have_those_of_filmed_faces() -> Non
     assert found is not None
     assert torch.equal(found[1], points)
     assert collate([filmed, drawn]).landmarks is None
+
+
+def test_what_persons_hear_comes_with_the_batch(tmp_path: Path) -> None:
+    """As the person's own sound does; who listens to nobody hears silence."""
+    pair = [make_sample(n, num_frames=9, vae_hash=None) for n in (0, 1)]
+    pair[1] = dataclasses.replace(pair[1], heard=pair[1].audio)
+    write_shard(tmp_path / "a.tar", pair)
+    options = {"batch_size": 2, "pairs": False, "pictures": False, "buckets": [Bucket(32, 32, 5)]}
+    batch = next(iter(data(str(tmp_path), **options).train_dataloader()))
+    assert batch.heard is not None
+    assert batch.heard.shape == batch.audio.shape == (2, 5 * 640)
+    (listens,) = (number for number, key in enumerate(batch.key) if key == pair[1].key)
+    assert torch.equal(batch.heard[listens], batch.audio[listens])
+    assert not batch.heard[1 - listens].any()
+    assert collate([pair[0], pair[0]]).heard is None

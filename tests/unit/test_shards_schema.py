@@ -11,13 +11,16 @@ import pytest
 import torch
 from shard_clips import make_sample
 
+from avatar_v.shards.arrays import encode_array
 from avatar_v.shards.schema import (
     AUDIO,
     FACE,
     FACES,
+    HEARD,
     LATENTS,
     META,
     MOTION,
+    RAW_HEARD,
     SCHEMA_VERSION,
     STILLS,
     VIDEO,
@@ -177,3 +180,32 @@ def test_faces_that_fit_nothing_are_refused() -> None:
     for damaged in (members[FACES][:50], members[LATENTS]):
         with pytest.raises(ValueError, match=r"x\.tar, clip clip003\.faces\.npz"):
             decode_sample("clip003", {**members, FACES: damaged}, where="x.tar")
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_what_a_person_hears_comes_back_as_it_was(raw: bool) -> None:
+    sample = make_sample(3)
+    heard = dataclasses.replace(sample, heard=sample.audio.flip(0))
+    members, without = encode_sample(heard, raw=raw), encode_sample(sample, raw=raw)
+    assert members.keys() - without.keys() == {RAW_HEARD if raw else HEARD}
+    assert {name: members[name] for name in without} == without
+    back = decode_sample("k", members, where="x.tar")
+    assert back.heard is not None
+    assert torch.equal(back.heard, sample.audio.flip(0))
+    assert torch.equal(back.audio, sample.audio)
+    assert decode_sample("k", without, where="x.tar").heard is None
+
+
+def test_a_heard_sound_that_fits_no_clip_is_refused() -> None:
+    members = encode_sample(make_sample(3))
+    shorter, longer = (encode_sample(make_sample(0, num_frames=n))[AUDIO] for n in (1, 101))
+    for member, data, why in (
+        (HEARD, b"nonsense" * 20, "damaged"),
+        (HEARD, longer, "longer than the 5 frames"),
+        (RAW_HEARD, encode_array(np.zeros(3200, np.float32)), "expected one array of int16"),
+        (RAW_HEARD, encode_array(np.zeros((3200, 2), np.int16)), "expected one array of int16"),
+    ):
+        with pytest.raises(ValueError, match=rf"x\.tar, clip k\.{member}: .*{why}"):
+            decode_sample("k", {**members, member: data}, where="x.tar")
+    with pytest.raises(ValueError, match=r"x\.tar, clip k: .*heard"):
+        decode_sample("k", {**members, HEARD: shorter}, where="x.tar")

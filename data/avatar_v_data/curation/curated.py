@@ -99,7 +99,7 @@ def planned(folder: Path, footage: Path, plan: str) -> Curated:
         raise ValueError(f"plan {plan}: no stage {lacking[0]!r}, which choosing clips needs")
     sources, _ = find_sources(footage, None, "file")
     recordings = [
-        FootageRecording.of(Path(source.path), source.name)
+        FootageRecording.of(Path(source.path), source.name, heard=source.heard)
         for source in sources
         if not source.name.lower().endswith(NO_FOOTAGE)
     ]

@@ -89,7 +89,7 @@ class SampleStage(Stage):
         return ""
 
     def begin(self, seen: Seen) -> Reader:
-        _ = seen.audio  # an error of the sound is one of the file, before any frame
+        _ = seen.audio, seen.heard  # their errors are the file's, before any frame
         return _Samples(self, seen)
 
 
@@ -141,10 +141,12 @@ class _Samples(Reader):
 
     def _add(self, start: int, pictures: Frames, late: int) -> None:
         stage, name = self._stage, self._seen.recording.name
-        sound = _sound(self._seen.audio, start + late, len(pictures))
+        sound, heard = _sounds(self._seen, start + late, len(pictures))
         track = _tracked(pictures) if stage.face_crop else None
         video = dataclasses.replace(stage.video, frame_rate_hz=self._seen.recording.frame_rate_hz)
         sample = _sample(name, start, pictures, track, sound, video)
+        if heard is not None:
+            sample = dataclasses.replace(sample, heard=to_int16(heard))
         members = encode_sample(sample)
         self._spool.writelines(members.values())
         self._made.append((sample.key, {name: len(data) for name, data in members.items()}))
@@ -244,14 +246,23 @@ def _tracked(frames: Tensor) -> face_track.FaceTrack:
     return track
 
 
-def _sound(audio: Tensor, start: int, num_frames: int) -> Tensor:
-    """Of the frames from ``start`` on, which may lie before the file's beginning."""
+def _sounds(seen: Seen, start: int, num_frames: int) -> tuple[Waveform, Waveform | None]:
+    """What the person says in the frames from ``start`` on, and hears. ValueError where there is
+    neither."""
+    audio, heard = _cut(seen.audio, start, num_frames, "the audio"), None
+    if seen.heard is not None:
+        heard = _cut(seen.heard, start, num_frames, "what the person listens to")
+    if all(x is None or float(x.abs().max()) < SILENCE for x in (audio, heard)):
+        raise ValueError("the audio is silent")
+    return audio, heard
+
+
+def _cut(audio: Tensor, start: int, num_frames: int, what: str) -> Tensor:
+    """The frames from ``start`` on, which may lie before the file's beginning."""
     before = max(-start, 0) * SAMPLES_PER_FRAME
     sound = audio[max(start, 0) * SAMPLES_PER_FRAME : (start + num_frames) * SAMPLES_PER_FRAME]
     sound = torch.nn.functional.pad(sound, (before, 0))
     missing = num_frames * SAMPLES_PER_FRAME - len(sound)
     if missing > MAX_MISSING_AUDIO * SAMPLES_PER_FRAME:
-        raise ValueError(f"the audio ends {missing / SAMPLES_PER_FRAME:.0f} frames early")
-    if len(sound) == 0 or sound.abs().max() < SILENCE:
-        raise ValueError("the audio is silent")
+        raise ValueError(f"{what} ends {missing / SAMPLES_PER_FRAME:.0f} frames early")
     return torch.nn.functional.pad(sound, (0, missing))

@@ -61,6 +61,7 @@ class FootageRecording:
     left_out: tuple[tuple[int, int], ...] = ()  # frames that are not looked at (prints.py)
     why: str = ""  # no stage behind the prints looks at any of it, "" where they do
     frame_rate_hz: int = FRAME_RATE_HZ  # that its frames are read at, with 640 samples each
+    heard: str = ""  # path of the sound that the person listens to, "" for none
 
     @classmethod
     def of(
@@ -69,19 +70,23 @@ class FootageRecording:
         name: str,
         parts: Sequence[ImportPart] = (),
         frame_rate_hz: int = FRAME_RATE_HZ,
+        heard: str = "",
     ) -> "FootageRecording":
         """By size and time of change: hours of video are not read to name them."""
         spans = [(part.start, part.stop, part.sound_late) for part in parts]
         words = ":".join(map(str, spans))
         words += "" if frame_rate_hz == FRAME_RATE_HZ else f" at {frame_rate_hz}"
-        try:
-            stat = os.stat(path)
-        except OSError:
-            return cls(
-                str(path), name, f"missing{words}", tuple(parts), frame_rate_hz=frame_rate_hz
-            )
-        state = f"{stat.st_size}:{stat.st_mtime_ns}{words}"
-        return cls(str(path), name, state, tuple(parts), frame_rate_hz=frame_rate_hz)
+        words += f" hears {_state(Path(heard))}" if heard else ""
+        known = {"frame_rate_hz": frame_rate_hz, "heard": heard}
+        return cls(str(path), name, f"{_state(path)}{words}", tuple(parts), **known)
+
+
+def _state(path: Path) -> str:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return "missing"
+    return f"{stat.st_size}:{stat.st_mtime_ns}"
 
 
 @dataclass
@@ -100,6 +105,13 @@ class Seen:
         read."""
         rate = SAMPLES_PER_FRAME * self.recording.frame_rate_hz
         return read_audio(self.recording.path, sample_rate_hz=rate)
+
+    @cached_property
+    def heard(self) -> Waveform | None:
+        """Whom the person listens to, as ``audio``; None: nobody. ValueError as there."""
+        rate = SAMPLES_PER_FRAME * self.recording.frame_rate_hz
+        path = self.recording.heard
+        return read_audio(path, sample_rate_hz=rate) if path else None
 
 
 @dataclass(frozen=True)

@@ -352,10 +352,10 @@ def _check_pictures(sample: Sample, name: str, pictures: Tensor, frames: Tensor 
 
 def _decode_sounds(
     members: dict[str, bytes], meta: Meta, name: str
-) -> tuple[Int16[Tensor, " s"], Int16[Tensor, " s"] | None]:
+) -> tuple[Int16[Tensor, " s"], Int16[Tensor, " t"] | None]:
     """What the person says, and what the person hears, from the members that there are."""
 
-    def decoded(raw: str, flac: str) -> Int16[Tensor, " s"] | None:
+    def decoded(raw: str, flac: str) -> Int16[Tensor, " n"] | None:
         if raw in members:
             return load_tensor(members[raw], np.int16, 1, f"{name}.{raw}")
         if flac not in members:
