@@ -9,7 +9,7 @@ voice of another dialogue.
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -31,7 +31,9 @@ from avatar_v_eval.cases import (
     rotated,
 )
 from avatar_v_eval.generated_motion import moved
-from avatar_v_eval.protocol import Findings, Readings, gains, means
+from avatar_v_eval.intervals import mean_interval
+from avatar_v_eval.protocol import Findings, Readings
+from avatar_v_eval.records import Number
 from avatar_v_eval.systems import (
     Way,
     add_system_options,
@@ -58,7 +60,7 @@ TRUTH = "truth"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_case_options(parser, persons=64, frames=801, first=10700)
+    add_case_options(parser, persons=64, frames=1601, first=10700)
     add_system_options(parser)
     parser.set_defaults(references=["video"])
     parser.add_argument("--batch", type=int, default=64, help="persons at once")
@@ -94,10 +96,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )  # fmt: skip
     return Findings(
         "Who listens in a dialogue",
-        {
-            **means(readings, MEASURES, words, UNITS),
-            **gains(readings, MEASURES, words, pairs, UNITS),
-        },
+        summarised(readings, words, pairs),
         recipe=join_recipes(ways),
         weights=weights_hashes(ways, "motion", "audio"),
         notes=[
@@ -107,6 +106,26 @@ def measure(options: argparse.Namespace) -> Findings:
             "behind it; intervals over persons",
         ],
     )
+
+
+def summarised(
+    readings: Readings, words: Mapping[str, str], pairs: Sequence[tuple[str, str]]
+) -> dict[str, Number]:
+    """Means and paired differences, each over the persons to whom all of it happened."""
+    found = {}
+    for measure, label in MEASURES.items():
+        values = {name: readings.values(name, measure) for name in words}
+        rows = [(name, words[name], values[name]) for name in words]
+        rows += [
+            (f"{a}_over_{b}", f"{words[a]} over {words[b]}", values[a] - values[b])
+            for a, b in pairs
+        ]
+        for name, word, of in rows:
+            number = mean_interval(of[np.isfinite(of)])
+            found[f"{measure}_{name}"] = number.described(
+                f"{label}: {word}", unit=UNITS.get(measure, "")
+            )
+    return found
 
 
 def in_dialogues(cases: Sequence[Case]) -> list[Case]:
