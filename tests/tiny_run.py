@@ -20,8 +20,7 @@ from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 NUM_FRAMES, SQUARE = 33, VideoFormat(32, 32)
 STAGES = (
-    "0_vae", "0_vae_decoder", "1_t2v", "2_a2v", "3_pictures", "3_sft", "3_motion",
-    "3_listening",
+    "0_vae", "0_vae_decoder", "1_t2v", "2_a2v", "3_pictures", "3_sft", "3_motion", "3_listening",
     "4a_distill_cfg", "4b_distill_dmd", "4c_distill_motion", "4d_causal_forcing",
     "4e_self_forcing", "5a_grpo", "5a_grpo_video", "5b_dpo", "5b_dpo_video", "own_face_vae",
     "own_face", "refiner", "refiner_adversarial", "refiner_decoder",
@@ -78,6 +77,7 @@ def make_clip(index: int, shown: VideoFormat = SQUARE) -> Sample:
         valid=torch.ones(NUM_FRAMES, dtype=torch.bool),
         phonemes=torch.zeros(NUM_FRAMES, dtype=torch.int64),
         video=torch.from_numpy(video),
+        heard=torch.from_numpy(audio[::-1].copy()) if index % 4 else None,
     )  # fmt: skip
 
 

@@ -194,6 +194,9 @@ def test_the_other_side_is_heard_where_there_is_one(batch: Batch) -> None:
     talk = dataclasses.replace(batch, heard=voice)
     begun, expected = stage.begin(talk, 0), stage.conditioner.encode_audio(voice)
     cond = begun.cond
+    assert isinstance(cond, MotionCond)
+    assert cond.heard is not None
+    assert cond.heard_keep is not None
     for i, start in enumerate(begun.windows.start.tolist()):
         assert torch.equal(cond.heard[i], expected[i // NUM, start : start + LENGTH])
     kept = cond.heard_keep.unflatten(0, (CLIPS, NUM)).float().mean(1)
@@ -201,6 +204,7 @@ def test_the_other_side_is_heard_where_there_is_one(batch: Batch) -> None:
     assert (kept[[0, 2, 3]] > 0.3).all()
     assert (kept[[0, 2, 3]] < 0.9).all()
     alone = stage.begin(batch, 0).cond
+    assert alone.heard_keep is not None
     assert not alone.heard_keep.any()
     stage.loss(stage.begin(batch, 0))[0].backward()
     found = dict(get_motion_net(stage).named_parameters())
@@ -221,7 +225,9 @@ def test_weights_that_hear_one_voice_learn_to_hear_both(tmp_path: Path, batch: B
     assert net.config.hears
     assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
     save_pipeline(tmp_path / "hears", stage.dit, stage.conditioner, Card("tiny"))
-    assert load_pipeline(tmp_path / "hears")[1].motion_net.config.hears
+    stored = load_pipeline(tmp_path / "hears")[1].motion_net
+    assert stored is not None
+    assert stored.config.hears
     lora = MotionPrior(
         start, optim, OBJECTIVE, MotionTraining(hears=True), trainable=Trainable(parts="lora")
     )
