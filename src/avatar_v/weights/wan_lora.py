@@ -28,12 +28,12 @@ from avatar_v.weights.adapter import (
     STATE,
     Adapter,
     Alpha,
-    check_network,
     plain_alpha,
     read_adapter,
     write_adapter,
 )
 from avatar_v.weights.card import ADAPTER_CONFIG, AdapterCard, Card, read_card
+from avatar_v.weights.merging import check_network
 from avatar_v.weights.presets import PRESETS
 from avatar_v.weights.wan import check_no_mask, check_no_refiner, new_folder
 from avatar_v.weights.wan_names import lora_modules, modules, without_lora_prefix
