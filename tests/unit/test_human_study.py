@@ -3,8 +3,6 @@
 import os
 import random
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -202,15 +200,3 @@ def test_ties_between_loads_are_broken_at_random(study: Study) -> None:
         for _ in range(5)
     }
     assert len(names) == 5
-
-
-def test_help_imports_nothing_heavy() -> None:
-    program = (
-        "import sys\nfrom avatar_v_eval.cli import main\n"
-        "try:\n    main(['rate', '--help'])\nexcept SystemExit as end:\n    assert not end.code\n"
-        "heavy = {'torch', 'numpy', 'fastapi', 'av', 'yaml'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "usage: avatar-v-eval rate" in done.stdout
