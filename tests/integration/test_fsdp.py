@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint import FileSystemReader
 
 from aligning import make_weights
+from avatar_v.weights.adapter import load_merged
 from avatar_v.weights.card import AdapterSpec, Card
-from avatar_v.weights.merging import load_merged
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline

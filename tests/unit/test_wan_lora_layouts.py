@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from avatar_v.cli import main
-from avatar_v.weights.adapter import read_adapter
+from avatar_v.weights.adapter_files import read_adapter
 from avatar_v.weights.weights import load_dit
 from wan_layouts import (
     WAN,

@@ -187,8 +187,8 @@ def run(args: argparse.Namespace) -> int:
         converted(args.audio_every, Count, where="--audio-every")
     import torch
 
+    from avatar_v.weights.adapter import merge_to
     from avatar_v.weights.average import average_pipelines, replace_decoder
-    from avatar_v.weights.merging import merge_to
     from avatar_v.weights.slim import make_slim, make_whole, parse_errors
     from avatar_v.weights.wan import export_wan, import_wan
     from avatar_v.weights.wan_lora import export_lora, few, import_lora

@@ -14,8 +14,8 @@ from avatar_v.parallel.compiling import check_compile
 from avatar_v.parallel.streams import check_offload
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import InputSpec, input_spec
+from avatar_v.weights.adapter import check_adapters, load_merged
 from avatar_v.weights.card import AdapterSpec, check_follows, hash_with, read_card, weights_folder
-from avatar_v.weights.merging import check_adapters, load_merged
 from avatar_v.weights.weights import has_motion_net, load_pipeline
 
 _Pipeline = TypeVar("_Pipeline", bound=LoadedPipeline)

@@ -1,149 +1,278 @@
-"""Adapters on disk: what LoRA learned, apart from the weights that it was learned on.
+"""Merging: the sum of weights and the adapters that were learned on them, and what fits which.
 
-A folder in peft's layout (adapter_config.json, adapter_model.safetensors) with three files of our
-own beside it: adapter.json (weights/card.AdapterCard), config.json of the network with the adapter,
-and motion statistics where it knows motion. Layers that a stage adds are trained in full
-and stored as peft's ``modules_to_save``. `PeftModel.from_pretrained` reads the folder. Only
-safetensors and JSON are read here. What is done with an adapter is merging.py's.
+Every adapter adds its change to the weights as they came, so their order does not matter. What does
+not fit is said before anything is changed. Their files are adapter_files.py's.
 """
 
-import copy
 import dataclasses
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TypeVar
 
-from safetensors.torch import save_file
+import torch
 from torch import Tensor
 
+from avatar_v.base.device import without_memory
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
-from avatar_v.base.states import check_numbers, read_tensors
-from avatar_v.base.stored import Size, Within, converted, shown
+from avatar_v.base.states import check_numbers, check_state
+from avatar_v.models.base import CARD, hash_folder, part_folder
+from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.lora import FACTORS, active_factors
+from avatar_v.models.lora import product
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
-from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
-from avatar_v.weights.card import ADAPTER_CARD, ADAPTER_CONFIG, AdapterCard, read_adapter_card
-from avatar_v.weights.weights import write_json
+from avatar_v.weights.adapter_files import Adapter, read_adapter
+from avatar_v.weights.card import AdapterCard, AdapterSpec, Card, read_adapter_card, read_card
+from avatar_v.weights.weights import face_vectors, load_dit, load_pipeline, save_dit, save_pipeline
 
-if TYPE_CHECKING:  # a second of imports
-    import peft
-
-STATE = "adapter_model.safetensors"
-PREFIX = "base_model.model."
-"""Before every key of peft's layout."""
-PLAIN: dict[str, Any] = {
-    "peft_type": "LORA", "bias": "none", "use_dora": False, "use_rslora": False,
-    "lora_bias": False, "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {},
-    "layer_replication": None, "target_parameters": None,
-}  # fmt: skip
-"""What peft knows and is not merged: all but these values is refused."""
-Alpha = Annotated[float, Within(0, 1e6)]
+ADDED = (
+    "guidance_ranges", "refines_from", "temporal_window", "causal_block", "causal_window",
+    "identity_dim",
+)  # fmt: skip
+"""Fields of a DiT's config that a stage may change in the weights that it starts from."""
+_Network = TypeVar("_Network", AvatarDiT, MotionNet)
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """A stored adapter. ``factors``: A and B of each module; ``whole``: tensors of the network that
-    were trained whole, by their names."""
+def load_merged(
+    base: str | Path,
+    chosen: Sequence[AdapterSpec],
+    *,
+    vae: str | Path | None = None,
+    any_vae: bool = False,
+) -> tuple[AvatarDiT, Conditioner]:
+    """A pipeline with adapters in its matrices; what `check_adapters` finds is checked before.
 
-    folder: Path
-    about: AdapterCard
-    config: DiTConfig | MotionNetConfig
-    weight: float  # of B A: alpha / rank
-    rank: int
-    factors: dict[str, tuple[Tensor, Tensor]]
-    whole: dict[str, Tensor]
-    stats: MotionStats | None
+    Each adapter adds its change to the weights of ``base``. ValueError for an adapter that was
+    trained with another VAE than that of ``base`` or ``vae`` (unless ``any_vae``), and for what
+    `read_adapter` and `load_pipeline` refuse.
+    """
+    base, adapters = Path(base), _adapters(chosen)
+    dit, conditioner = load_pipeline(base, vae=vae)
+    asked = [(a, a.about.vae_hash) for a, _ in adapters if a.about.vae_hash and not any_vae]
+    found = conditioner.vae.hash() if asked else ""
+    for adapter, trained_with in asked:
+        if trained_with != found:
+            raise ValueError(
+                f"{adapter.folder} was trained with another VAE ({trained_with}) than that of "
+                f"{vae or base}: `avatar-v weights merge {base} {adapter.folder} --vae DIR` takes "
+                "the folder of its own"
+            )
+    dit = merge_into(dit, [pair for pair in adapters if pair[0].about.part == "dit"])
+    of_motion = [pair for pair in adapters if pair[0].about.part == "motion"]
+    if of_motion:
+        if conditioner.motion_net is None:
+            raise ValueError(f"{of_motion[0][0].folder} is of a motion network, {base} has none")
+        conditioner.motion_net = merge_into(conditioner.motion_net, of_motion)
+    can = adapters[-1][0].about.card.can
+    conditioner.hear(can.audio_look_ahead, can.audio_window)
+    conditioner.face_vectors = face_vectors(can, adapters[-1][0].folder)
+    stats = next((a.stats for a, _ in reversed(adapters) if a.stats), conditioner.motion_stats)
+    dit.motion_stats = conditioner.motion_stats = stats
+    return dit.eval(), conditioner.eval()
 
 
-def save_adapter(
-    folder: str | Path,
-    network: AvatarDiT | MotionNet,
-    about: AdapterCard,
-    stats: MotionStats | None = None,
+def merge_to(
+    base: str | Path,
+    chosen: Sequence[AdapterSpec],
+    out: str | Path,
+    *,
+    any_base: bool = False,
+    vae: str | Path | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write the active factors of ``network`` and what else of it requires a gradient, in fp32, in
-    place of what ``folder`` held. It appears whole or not at all. ValueError for factors that are
-    not finite."""
-    folder, name = Path(folder), active_factors(network)
-    assert name is not None, "a network with factors"
-    ending = f".{name}.weight"
-    whole = {n for n, p in network.named_parameters() if p.requires_grad and FACTORS not in n}
-    state = {
-        PREFIX + key.removesuffix(ending) + ".weight" * key.endswith(ending): value
-        for key, value in network.state_dict().items()
-        if key in whole or (FACTORS in key and key.endswith(ending))
-    }
-    config: peft.LoraConfig = copy.copy(network.peft_config[name])  # pyright: ignore
-    modules = {key.rpartition(".")[0] for key in whole}
-    config.modules_to_save = sorted(module for module in modules if module) or None
-    config.base_model_name_or_path, config.inference_mode = about.base, True
-    write_adapter(folder, config, state, about, network.config, stats)
+    """Write what `load_merged` gives to ``out``; where ``base`` is the folder of a DiT alone, that
+    DiT. ValueError for an ``out`` that exists."""
+    base, out = Path(base), Path(out)
+    if out.exists():
+        raise ValueError(f"{out} exists")
+    if (base / CARD).is_file():
+        card = check_adapters(base, chosen, any_base=any_base)
+        dit, conditioner = load_merged(base, chosen, vae=vae, any_vae=any_base)
+        if [each.scale for each in chosen] != [1.0]:
+            words = " ".join(map(str, chosen))
+            card = dataclasses.replace(card, recipe=f"{base} with {words}")
+        save_pipeline(out, dit, conditioner, card, dtype=dtype)
+        return
+    if vae is not None:
+        raise ValueError(f"--vae is for a pipeline, and {base} is the folder of a DiT alone")
+    adapters = _adapters(chosen)
+    for adapter, _ in adapters:
+        _check_base(adapter.about, base, adapter.folder, any_base=any_base)
+    with whole_folder(out) as partial:
+        save_dit(partial, merge_into(load_dit(base), adapters), dtype=dtype)
 
 
-def write_adapter(
-    folder: Path,
-    lora: "peft.LoraConfig",
-    state: Mapping[str, Tensor],
-    about: AdapterCard,
-    config: DiTConfig | MotionNetConfig,
-    stats: MotionStats | None = None,
-) -> None:
-    """Write an adapter of the network of ``config``, in fp32: ``state`` has peft's keys. The folder
-    appears whole or not at all. ValueError for numbers that are not finite."""
-    state = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
-    check_numbers(state, where=folder)
-    with whole_folder(folder) as partial:
-        lora.save_pretrained(str(partial))
-        save_file(state, partial / STATE)
-        write_json(partial / ADAPTER_CARD, dataclasses.asdict(about))
-        write_json(partial / "config.json", dataclasses.asdict(config))
-        if stats is not None:
-            write_stats(partial, stats)
+def check_adapters(base: Path, chosen: Sequence[AdapterSpec], *, any_base: bool = False) -> Card:
+    """The card of the last adapter, before any network is loaded. ValueError for adapters of
+    another preset or, unless ``any_base``, of other weights, and for one that is named twice."""
+    _check_once(chosen)
+    preset = read_card(base).preset
+    for each in chosen:
+        about = read_adapter_card(each.folder)
+        part = part_folder(base / about.part)
+        _check_base(about, part, each.folder, any_base=any_base)
+        if preset != about.card.preset:
+            raise _unfit(about, part, each.folder)
+    return read_adapter_card(chosen[-1].folder).card
 
 
-def read_adapter(folder: str | Path) -> Adapter:
-    """ValueError for missing or damaged files, a kind of adapter that cannot be merged, and numbers
-    that are not finite."""
-    folder = Path(folder)
-    about = read_adapter_card(folder)
-    kind = DiTConfig if about.part == "dit" else MotionNetConfig
-    where = str(folder / "config.json")
-    config = kind.from_dict(read_json(folder / "config.json"), where=where)
-    rank, alpha = _numbers(read_json(folder / ADAPTER_CONFIG), folder / ADAPTER_CONFIG)
-    pickled = folder / STATE.replace(".safetensors", ".bin")
-    if pickled.is_file() and not (folder / STATE).is_file():
-        raise ValueError(f"{pickled} could run code and is not read: expected {STATE}")
-    state = read_tensors(folder / STATE)
-    check_numbers(state, where=folder)
-    state = {key.removeprefix(PREFIX): value.float() for key, value in state.items()}
-    factors = {}
-    for key in [key for key in state if key.endswith(".lora_A.weight")]:
-        module = key.removesuffix(".lora_A.weight")
-        if f"{module}.lora_B.weight" not in state:
-            raise ValueError(f"{folder / STATE}: {module} has lora_A and no lora_B")
-        factors[module] = (state.pop(key), state.pop(f"{module}.lora_B.weight"))
-    stats = read_stats(folder) if stats_path(folder).is_file() else None
-    return Adapter(folder, about, config, alpha / rank, rank, factors, state, stats)
+def _check_base(about: AdapterCard, part: Path, folder: Path, *, any_base: bool) -> None:
+    """ValueError unless ``part`` holds the very network that the adapter in ``folder`` was trained
+    on; where that is not recorded, shapes alone are compared later."""
+    if any_base or not about.base_hash:
+        return
+    whole = read_card(part.parent).whole if (part.parent / CARD).is_file() else None
+    was = None if whole is None else {"dit": whole.dit, "motion": whole.motion}[about.part]
+    if about.base_hash not in (hash_folder(part), was):
+        raise _unfit(about, part, folder)
 
 
-def plain_alpha(values: dict[str, Any], where: Path, *, but: Collection[str] = ()) -> float:
-    """The alpha of peft's settings. ValueError for what is no plain LoRA; keys of `PLAIN` in
-    ``but`` may have any value."""
+def _unfit(about: AdapterCard, part: Path, folder: Path) -> ValueError:
+    """The error about an adapter of other weights than those of ``part``: what differs, and which
+    weights its card names."""
+    said = _difference(read_adapter(folder), part)
+    if said is None:
+        said = (
+            f"shapes agree, but these are other weights ({hash_folder(part)}): `avatar-v weights "
+            "merge --any-base` takes it anyway"
+        )
+    weights = f"{about.base or 'fresh weights'} (preset {about.card.preset}"
+    weights += f", {about.base_hash})" if about.base_hash else ")"
+    return ValueError(
+        f"the adapter {folder} does not fit {part}: {said}; by its card it was trained on {weights}"
+    )
+
+
+def _difference(adapter: Adapter, part: Path) -> str | None:
+    """The first matrix of the adapter that the network in ``part`` lacks or has in another shape,
+    in words; None where all are there."""
+    if not (part / "config.json").is_file():
+        return f"there is no {part.name} network in these weights"
+    kind = AvatarDiT if isinstance(adapter.config, DiTConfig) else MotionNet
+    where = part / "config.json"
+    config = type(adapter.config).from_dict(read_json(where), where=str(where))
+    with without_memory():
+        state = kind(config).state_dict()  # pyright: ignore[reportArgumentType]
+    for module, (a, b) in adapter.factors.items():
+        own, matrix = (b.shape[0], a.shape[1]), state.get(f"{module}.weight")
+        if matrix is None:
+            return f"it changes {module}, which these weights lack"
+        if tuple(matrix.shape) != own:
+            return f"{module} is {own} in it and {tuple(matrix.shape)} in these weights"
+    return None
+
+
+@torch.no_grad()
+def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> _Network:
+    """``network``, whose matrices are changed in place, or one with what the adapters add to it
+    besides. Changes are of the weights as they came, so their order does not matter. ValueError,
+    before anything is changed, for keys and shapes that do not fit; and for a sum that is not
+    finite."""
+    adapters, state = list(adapters), network.state_dict()
+    config, added = network.config, set()
+    for adapter, scale in adapters:
+        _check_config(network.config, adapter)
+        with without_memory():
+            wanted = type(network)(adapter.config)  # pyright: ignore[reportArgumentType]
+        _check_fits(adapter, scale, state, wanted.state_dict())
+        twice = added & adapter.whole.keys()
+        if twice:
+            raise ValueError(f"{adapter.folder}: another adapter has brought {min(twice)} already")
+        added |= adapter.whole.keys() - state.keys()
+        config = _united(config, adapter)
+    start = {key: state[key].clone() for a, _ in adapters for key in a.whole if key in state}
+    changed: set[str] = set()
+    for adapter, scale in adapters:
+        for key, value in adapter.whole.items():
+            if key not in start:
+                state[key] = value
+            elif key in changed:
+                state[key] += scale * (value - start[key])
+            else:  # exact for a scale of 1
+                state[key].copy_(start[key].lerp(value, scale))
+        changed |= set(adapter.whole)
+    for adapter, scale in adapters:  # behind all parts that are set as a whole
+        for module, (a, b) in adapter.factors.items():
+            state[f"{module}.weight"] += product(a, b, scale * adapter.weight)
+    check_numbers(state, where=f"the sum with {', '.join(str(a.folder) for a, _ in adapters)}")
+    result = network
+    if config != network.config:
+        with without_memory():
+            result = type(network)(config)  # pyright: ignore[reportArgumentType]
+    result.load_state_dict(state, assign=True)
+    return result
+
+
+def check_network(adapter: Adapter) -> None:
+    """ValueError for factors and parts that do not fit the adapter's own network."""
+    kind = AvatarDiT if isinstance(adapter.config, DiTConfig) else MotionNet
+    with without_memory():
+        wanted = kind(adapter.config).state_dict()  # pyright: ignore[reportArgumentType]
+    _check_fits(adapter, 1.0, wanted, wanted)
+
+
+def _check_once(chosen: Sequence[AdapterSpec]) -> None:
+    """ValueError for no adapter, or one that is named twice."""
+    if not chosen:
+        raise ValueError("expected an adapter or more, got none")
+    folders = [each.folder.resolve() for each in chosen]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise ValueError(f"adapter {folder} is named twice: {folder}:2 is twice its strength")
+
+
+def _adapters(chosen: Sequence[AdapterSpec]) -> list[tuple[Adapter, float]]:
+    _check_once(chosen)
+    return [(read_adapter(each.folder), each.scale) for each in chosen]
+
+
+def _united(config: DiTConfig | MotionNetConfig, adapter: Adapter) -> DiTConfig | MotionNetConfig:
+    """``config`` with what the adapter's stage added to the network. ValueError where another
+    adapter has added it differently."""
+    ours, theirs = dataclasses.asdict(config), dataclasses.asdict(adapter.config)
+    added = {key: theirs[key] for key in theirs if key in ADDED and theirs[key] is not None}
+    for key, value in added.items():
+        if ours[key] not in (None, value):
+            raise ValueError(
+                f"{adapter.folder}: {key} is {value}, and another has made it {ours[key]}"
+            )
+    return dataclasses.replace(config, **added)
+
+
+def _check_config(config: DiTConfig | MotionNetConfig, adapter: Adapter) -> None:
+    """ValueError for the adapter of another network, but for what a stage adds to one."""
+    ours, theirs = dataclasses.asdict(config), dataclasses.asdict(adapter.config)
     wrong = {
-        key: values[key]
-        for key, plain in PLAIN.items()
-        if key not in but and values.get(key, plain) != plain
+        key: (ours.get(key), theirs.get(key))
+        for key in {**ours, **theirs}
+        if ours.get(key) != theirs.get(key) and (key not in ADDED or ours.get(key) is not None)
     }
     if wrong:
-        raise ValueError(f"{where}: expected a plain LoRA, got {shown(wrong)}")
-    return converted(values.get("lora_alpha"), Alpha, where=f"{where}: lora_alpha")
+        said = ", ".join(
+            f"{key} {ours}, of the adapter {own}" for key, (ours, own) in wrong.items()
+        )
+        raise ValueError(f"{adapter.folder} is of another network than the weights: {said}")
 
 
-def _numbers(values: dict[str, Any], where: Path) -> tuple[int, float]:
-    """Rank and alpha. ValueError for what is no plain LoRA."""
-    rank = converted(values.get("r"), Size, where=f"{where}: r")
-    return rank, plain_alpha(values, where)
+def _check_fits(
+    adapter: Adapter, scale: float, state: dict[str, Tensor], wanted: dict[str, Tensor]
+) -> None:
+    """ValueError for factors of matrices that are not among those ``wanted`` or of other shapes,
+    for parts that are in neither ``state`` nor the adapter, and for parts that ``state`` lacks with
+    another scale than 1."""
+    new = [key for key in wanted if key not in state]
+    expected = {key: wanted[key] for key in (*new, *adapter.whole) if key in wanted}
+    found = dict(adapter.whole)
+    for module, (a, b) in adapter.factors.items():
+        found |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
+        matrix = wanted.get(f"{module}.weight")
+        if matrix is not None and matrix.dim() == 2:
+            expected[f"{module}.lora_A.weight"] = matrix.new_empty(adapter.rank, matrix.shape[1])
+            expected[f"{module}.lora_B.weight"] = matrix.new_empty(matrix.shape[0], adapter.rank)
+    check_state(expected, found, where=str(adapter.folder))
+    if new and scale != 1:
+        raise ValueError(
+            f"{adapter.folder} has parts that the weights lack ({new[0]}), so its scale is 1, got "
+            f"{scale:g}"
+        )

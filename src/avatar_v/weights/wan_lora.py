@@ -23,7 +23,8 @@ from avatar_v.base.stored import converted, shown
 from avatar_v.base.words import counted
 from avatar_v.models.base import part_folder
 from avatar_v.models.config import DiTConfig
-from avatar_v.weights.adapter import (
+from avatar_v.weights.adapter import check_network
+from avatar_v.weights.adapter_files import (
     PREFIX,
     STATE,
     Adapter,
@@ -33,7 +34,6 @@ from avatar_v.weights.adapter import (
     write_adapter,
 )
 from avatar_v.weights.card import ADAPTER_CONFIG, AdapterCard, Card, read_card
-from avatar_v.weights.merging import check_network
 from avatar_v.weights.presets import PRESETS
 from avatar_v.weights.wan import check_no_mask, check_no_refiner, new_folder
 from avatar_v.weights.wan_names import lora_modules, modules, without_lora_prefix
