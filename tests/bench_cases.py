@@ -1,8 +1,10 @@
-"""A small benchmark on disk for the tests: world cases of one second or two, and spoilt videos."""
+"""A small benchmark on disk for the tests: world cases of one second or two, spoilt videos, and
+the rows of a run."""
 
 from pathlib import Path
 
 import av
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from avatar_v.media.writer import Mp4Writer
 from avatar_v.scoring.clip import Footage, ScoredClip
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
+from avatar_v_eval import cli
 from avatar_v_eval.bench.manifest import BenchManifest
 from avatar_v_eval.bench.world70 import DrawnSet, write_world
 
@@ -79,3 +82,20 @@ def write_video(path: Path, frames: Tensor, audio: Tensor | None, rate: int = 25
                 frame.sample_rate, frame.pts = 16_000, index * SAMPLES_PER_FRAME
                 container.mux(sound.encode(frame))
             container.mux(sound.encode(None))
+
+
+def bench(*words: object) -> int:
+    """`avatar-v-eval` in this process."""
+    return cli.main([str(word) for word in words])
+
+
+def rows(folder: Path) -> pl.DataFrame:
+    """Of a run."""
+    return pl.read_parquet(folder / "cases.parquet")
+
+
+def values(folder: Path, output: str) -> dict[str, list[float]]:
+    """System → values in the order of cases."""
+    one = rows(folder).filter(pl.col("output") == output).sort("case")
+    return {name: one.filter(pl.col("system") == name)["value"].to_list() for name in
+            one["system"].unique()}  # fmt: skip

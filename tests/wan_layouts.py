@@ -1,5 +1,5 @@
 """One Wan, and one LoRA of it, as everybody stores them: diffusers, the publisher, ComfyUI, kohya,
-DiffSynth and peft."""
+DiffSynth and peft; and what it says after our import."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,9 @@ from peft import LoraConfig
 from safetensors.torch import save_file
 from torch import Tensor
 
+from avatar_v.cli import main
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.types import Cond
 from random_models import randomise
 
 WAN = {
@@ -137,3 +140,18 @@ def save_peft(folder: Path, factors: Factors, alpha: int) -> None:
         own = f"base_model.model.{name}"
         state |= {f"{own}.lora_A.weight": a, f"{own}.lora_B.weight": b}
     save_file(state, folder / "adapter_model.safetensors")
+
+
+def import_wan(source: Path, out: Path, *words: str) -> int:
+    return main(["weights", "import-wan", str(source), str(out), "--audio-dim", "32", *words])
+
+
+@torch.no_grad()
+def outputs(dit: AvatarDiT, wan: WanTransformer3DModel) -> tuple[Tensor, Tensor]:
+    """Of both networks, for a text alone."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 3, 16, 4, 6, generator=generator)
+    text = torch.randn(1, 5, 32, generator=generator)
+    ours = dit.eval()(x, torch.full((1, 3), 0.5), Cond(text=text))
+    theirs = wan(x.transpose(1, 2), torch.tensor([500.0]), text, return_dict=False)[0]
+    return ours, theirs.transpose(1, 2)

@@ -15,7 +15,7 @@ from torch import Tensor
 from avatar_v.base.video_format import VideoFormat
 from avatar_v.models.base import hash_folder
 from avatar_v.models.lora import add_factors
-from avatar_v.weights.adapter import STATE, save_adapter
+from avatar_v.weights.adapter_files import STATE, save_adapter
 from avatar_v.weights.card import ADAPTER_CARD, ADAPTER_CONFIG, AdapterCard, Capabilities, Card
 from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline

@@ -15,7 +15,8 @@ import yaml
 from attacking import Target, started
 from avatar_v_eval.cli import main
 from human_study import annotation_yaml, make_study, study_yaml, write_video
-from rating_attacks import ATTACKS, SCRIPT, Attack, Site, vote
+from rating_attacks import ATTACKS, SCRIPT, Attack
+from rating_site import Site, vote
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
-"""`avatar-v-eval run` from cases to Parquet: good and bad videos, cache, shards."""
+"""`avatar-v-eval run` from cases to Parquet: systems, cache, shards, sets, timings."""
 
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +12,11 @@ import pytest
 
 from avatar_v.media.reading import read_audio, read_video
 from avatar_v.models.base import hash_folder
-from avatar_v_eval import cli
 from avatar_v_eval.bench.generated import add_generated, parse_scenes
 from avatar_v_eval.bench.manifest import BenchManifest, file_fault, load_manifest, write_manifest
 from avatar_v_eval.bench.rows import read_run
 from avatar_v_eval.bench.summary import set_numbers
-from bench_cases import make_manifest, write_video
-
-ROOT = Path(__file__).resolve().parents[2]
-FEW_METRICS = ("sync_world", "face_world", "mouth", "sharpness")
+from bench_cases import bench, make_manifest, rows, values, write_video
 
 
 @pytest.fixture(scope="module")
@@ -41,21 +36,6 @@ def rival(made: BenchManifest, tmp_path_factory: pytest.TempPathFactory) -> Path
             read_audio(made.path(case, "audio")),
         )
     return folder
-
-
-def bench(*words: object) -> int:
-    return cli.main([str(word) for word in words])
-
-
-def rows(folder: Path) -> pl.DataFrame:
-    return pl.read_parquet(folder / "cases.parquet")
-
-
-def values(folder: Path, output: str) -> dict[str, list[float]]:
-    """System → values in the order of cases."""
-    one = rows(folder).filter(pl.col("output") == output).sort("case")
-    return {name: one.filter(pl.col("system") == name)["value"].to_list() for name in
-            one["system"].unique()}  # fmt: skip
 
 
 def set_values(folder: Path, metric: str) -> dict[str, float]:
@@ -234,139 +214,6 @@ def test_timings_that_systems_report(made: BenchManifest, tmp_path: Path):
         assert values(tmp_path / "out", "fps")["own"] == [50 / 4] * 3
 
 
-BROKEN = """
-from avatar_v.scoring.scorer import ANY, Scorer
-from avatar_v.scoring.values import ScoreOutput, Values
-
-class Broken(Scorer):
-    name, version, judge, faces = "broken", 1, "formula", ANY
-    outputs = (ScoreOutput("broken", "broken", ""),)
-
-    def score(self, clip):
-        return SAYS
-
-SCORERS = (Broken,)
-"""
-
-
-def test_a_metric_with_a_mistake_is_rows_with_a_reason_until_it_is_mended(
-    made: BenchManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    words = ("run", made.root, "--out", tmp_path / "out", "--metrics")
-    for says, reason in (
-        ('Values({"brokn": 1.0})', "broken gave ['brokn'], and its outputs are ['broken']"),
-        ('Values({"broken": clip.nothing})', r"broken failed: AttributeError: 'ScoredClip' object"),
-        ("None", "broken failed: AttributeError: 'NoneType' object"),
-    ):
-        (tmp_path / "broken_metric").mkdir(exist_ok=True)
-        (tmp_path / "broken_metric/one.py").write_text(BROKEN.replace("SAYS", says))
-        sys.modules.pop("broken_metric.one", None)
-        assert bench(*words, "broken_metric.one") == 2
-        assert "no metric gave a number" in capsys.readouterr().err
-        assert all(one.startswith(reason) for one in rows(tmp_path / "out")["reason"])
-        assert bench(*words, "broken_metric.one", "sharpness") == 0, "others are measured"
-        assert reason in capsys.readouterr().out
-        assert values(tmp_path / "out", "sharpness")["truth"][0] > 0
-    (tmp_path / "broken_metric/one.py").write_text(
-        BROKEN.replace("SAYS", 'Values({"broken": 1.0})')
-    )
-    sys.modules.pop("broken_metric.one")
-    assert bench(*words, "broken_metric.one") == 0, "what failed was not kept"
-    del sys.modules["broken_metric.one"]
-
-
-def spoil(folder: Path, made: BenchManifest, fault: str) -> None:
-    """The first case's true video, with something wrong."""
-    case = made.cases[0]
-    path = folder / f"{case.id}.mp4"
-    frames, audio = read_video(made.path(case, "truth")), read_audio(made.path(case, "audio"))
-    other = read_audio(made.path(made.cases[1], "audio"))
-    match fault:
-        case "short":
-            write_video(path, frames[:20], audio[: 20 * 640])
-        case "long":
-            write_video(path, frames.repeat(2, 1, 1, 1), audio.repeat(2))
-        case "rate":
-            write_video(path, frames, audio, rate=30)
-        case "silent":
-            write_video(path, frames, None)
-        case "shape":
-            write_video(path, frames[:, :, :40], audio)
-        case "tiny":
-            write_video(path, frames[:, :, ::4, ::4], audio)
-        case "other sound":
-            write_video(path, frames, other)
-        case "corrupt":
-            path.write_bytes(made.path(case, "truth").read_bytes()[:700])
-        case "no video":
-            path.write_text("not a video")
-        case "refused":
-            path.with_suffix(".txt").write_text("public figure")
-
-
-FAULTS = {
-    "long": "the picture lasts 4.00 s, the driving sound 2.00 s",
-    "short": "the picture lasts 0.80 s, the driving sound 2.00 s",
-    "rate": "30 frames a second, expected 25",
-    "silent": "no sound in it",
-    "shape": "the picture is 64 x 40, the scene image 64 x 64",
-    "tiny": "the picture is 16 x 16, expected 32 or more",
-    "other sound": "its sound is not the driving sound",
-    "corrupt": "w_00.mp4",
-    "no video": "not a readable media file",
-    "refused": "refused: public figure",
-    "missing": "missing: no w_00.mp4",
-}
-
-
-def test_bad_videos_are_rows_with_reasons(made: BenchManifest, done: Path, tmp_path: Path):
-    words = ["run", made.root, "--metrics", *FEW_METRICS, "--out", tmp_path / "out"]
-    words += ["--cache", done / "cache"]
-    for index, fault in enumerate(FAULTS):
-        folder = tmp_path / f"s{index}"
-        folder.mkdir()
-        spoil(folder, made, fault)
-        words += ["--system", f"s{index}={folder}"]
-    assert bench(*words) == 2  # two of them delivered nothing
-    table = rows(tmp_path / "out")
-    for index, (fault, reason) in enumerate(FAULTS.items()):
-        own = table.filter((pl.col("system") == f"s{index}") & (pl.col("case") == "w_00"))
-        assert own["value"].is_null().all(), fault
-        assert own.height == 8
-        assert all(reason in text for text in own["reason"]), (fault, own["reason"][0])
-        rest = table.filter((pl.col("system") == f"s{index}") & (pl.col("case") != "w_00"))
-        assert all("missing" in text for text in rest["reason"])
-    truth = table.filter(pl.col("system") == "truth")
-    assert truth["value"].is_not_null().all()
-
-
-def test_another_frame_rate_can_be_taken(made: BenchManifest, tmp_path: Path):
-    spoil(tmp_path, made, "rate")
-    words = ["run", made.root, "--metrics", "sharpness", "--out", tmp_path / "out", "--convert"]
-    assert bench(*words, "--system", f"s={tmp_path}") == 0
-    table = rows(tmp_path / "out").filter((pl.col("system") == "s") & (pl.col("case") == "w_00"))
-    # 50 frames at 30 a second are 1.67 s of 2: within what chunks and codecs may round
-    assert table["value"].is_not_null().all(), table["reason"].to_list()
-
-
-def test_a_changed_file_costs_its_case_alone(
-    made: BenchManifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    shutil.copytree(made.root, tmp_path / "w")
-    made = load_manifest(tmp_path / "w")
-    made.path(made.cases[1], "image").write_bytes(b"other")
-    assert bench("cases", "check", made.root) == 1
-    assert "w_01: image image/w_01.png has changed" in capsys.readouterr().out
-    words = ("run", made.root, "--metrics", "sharpness", "--out", tmp_path / "out")
-    assert bench(*words) == 0
-    shown = rows(tmp_path / "out").sort("case")
-    assert [value is None for value in shown["value"]] == [False, True, False]
-    assert "has changed" in shown["reason"][1]
-    assert "has changed" in capsys.readouterr().out
-
-
 def test_a_benchmark_without_true_videos(made: BenchManifest, rival: Path, tmp_path: Path):
     """All of its conditions may be such that nobody was filmed; the truth is then no system that
     fails."""
@@ -381,21 +228,6 @@ def test_a_benchmark_without_true_videos(made: BenchManifest, rival: Path, tmp_p
     assert None not in values(tmp_path / "out", "sharpness")["rival"]
     (tmp_path / "empty").mkdir()
     assert bench(*words, "--system", f"rival={tmp_path / 'empty'}") == 2
-
-
-def test_user_errors_are_one_line(
-    made: BenchManifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    for words, text in (
-        (("run", tmp_path, "--out", tmp_path), "no manifest at"),
-        (("run", made.root, "--out", tmp_path, "--system", "x"), "expected name=FOLDER"),
-        (("run", made.root, "--out", tmp_path, "--metrics", "nothing"), "no metric 'nothing'"),
-        (("merge", tmp_path, "--out", tmp_path), "holds no run"),
-    ):
-        assert bench(*words) == 2
-        error = capsys.readouterr().err
-        assert text in error
-        assert error.strip().splitlines()[-1].startswith("avatar-v-eval: error")
 
 
 def test_our_pipeline_is_a_system_and_other_weights_are_another(
@@ -434,17 +266,3 @@ def test_the_list_of_metrics(capsys: pytest.CaptureFixture[str]):
     text = capsys.readouterr().out
     assert "sync_world_c" in text
     assert "needs --weights syncnet=PATH: syncnet_v2.model" in text
-
-
-@pytest.mark.parametrize("command", ["cases", "run", "merge", "metrics", "report"])
-def test_help_imports_nothing_heavy(command: str):
-    program = (
-        "import sys\nfrom avatar_v_eval.cli import main\n"
-        f"try:\n    main([{command!r}, '--help'])\nexcept SystemExit as end:\n"
-        "    assert not end.code\n"
-        "heavy = {'torch', 'numpy', 'polars', 'av', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert f"usage: avatar-v-eval {command}" in done.stdout

@@ -9,15 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avatar_v.media.reading import read_audio, read_video
-from avatar_v_eval import cli
-from bench_cases import write_video
+from bench_cases import bench, write_video
 
 pytestmark = pytest.mark.media
 FRAMES = 30
-
-
-def bench(*words: object) -> int:
-    return cli.main([str(word) for word in words])
 
 
 def two_heads(frames: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from avatar_v.models.refiner import as_refiner
 from avatar_v.request.output_files import kept_folder
 from avatar_v.request.request import LIVE, Request
 from avatar_v.types import MOTION_NAMES
-from avatar_v.weights.adapter import save_adapter
+from avatar_v.weights.adapter_files import save_adapter
 from avatar_v.weights.card import AdapterCard, Capabilities, Card, read_card
 from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline

@@ -11,7 +11,7 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.models.base import hash_folder
 from avatar_v.models.lora import add_factors
 from avatar_v.request.request import Request
-from avatar_v.weights.adapter import save_adapter
+from avatar_v.weights.adapter_files import save_adapter
 from avatar_v.weights.card import AdapterCard, Capabilities, Card
 from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline

@@ -10,7 +10,8 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.training.trainable import AUDIO, MOTION
-from avatar_v.weights.adapter import check_adapters, load_merged, read_adapter
+from avatar_v.weights.adapter import check_adapters, load_merged
+from avatar_v.weights.adapter_files import read_adapter
 from avatar_v.weights.card import AdapterSpec, Card, read_card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats

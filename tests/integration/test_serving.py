@@ -27,7 +27,8 @@ from avatar_v.serving.api import Talks, create_api
 from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import Limits
-from avatar_v.serving.live import Metrics, Rooms
+from avatar_v.serving.live import Rooms
+from avatar_v.serving.metrics import LiveMetrics
 from avatar_v.serving.place import VIDEO, Place
 from avatar_v.serving.uploads import Uploads
 from avatar_v.serving.worker import Worker
@@ -46,7 +47,7 @@ class AskedRooms(Rooms):
     """Keeps what is asked for, and holds no conversation."""
 
     def __init__(self) -> None:
-        self.talk_s, self.words, self.metrics = 60.0, str, Metrics()
+        self.talk_s, self.words, self.metrics = 60.0, str, LiveMetrics()
 
     def take(self, visitor: Any, owner: str, checked: Callable[[], Request], **rest: Any) -> str:
         self.request = checked()

@@ -144,6 +144,20 @@ def test_help_shows_no_default_that_says_nothing() -> None:
     assert "hidden" not in shown
 
 
+@pytest.mark.parametrize("command", ["cases", "run", "merge", "metrics", "report", "rate"])
+def test_help_of_a_benchmark_and_of_a_study_imports_nothing_heavy(command: str) -> None:
+    program = (
+        "import sys\nfrom avatar_v_eval.cli import main\n"
+        f"try:\n    main([{command!r}, '--help'])\nexcept SystemExit as end:\n"
+        "    assert not end.code\n"
+        "heavy = {'torch', 'numpy', 'polars', 'av', 'rich', 'fastapi', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"usage: avatar-v-eval {command}" in done.stdout
+
+
 LONG = """
 import sys
 from avatar_v.cli import guarded

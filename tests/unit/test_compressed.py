@@ -22,7 +22,7 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import read_stats
 from avatar_v.planning.networks import config_of
 from avatar_v.training.settings import Models
-from avatar_v.weights.adapter import read_adapter
+from avatar_v.weights.adapter_files import read_adapter
 from avatar_v.weights.card import Card, read_card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats

@@ -26,7 +26,7 @@ from avatar_v.models.base import hash_folder
 from avatar_v.models.lora import add_factors
 from avatar_v.motion.stats import write_stats
 from avatar_v.shards.writer import write_shard, write_text_atomically
-from avatar_v.weights.adapter import save_adapter
+from avatar_v.weights.adapter_files import save_adapter
 from avatar_v.weights.card import AdapterCard, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats

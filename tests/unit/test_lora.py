@@ -22,7 +22,8 @@ from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.lora import active, active_factors, add_factors, merged
 from avatar_v.models.reference import reference_moments
 from avatar_v.training.trainable import MOTION, Trainable, select
-from avatar_v.weights.adapter import load_merged, merge_into, read_adapter, save_adapter
+from avatar_v.weights.adapter import load_merged, merge_into
+from avatar_v.weights.adapter_files import read_adapter, save_adapter
 from avatar_v.weights.card import ASSETS, AdapterCard, AdapterSpec, Capabilities, Card, read_card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats

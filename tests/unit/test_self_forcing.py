@@ -28,7 +28,7 @@ from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
-from avatar_v.weights.adapter import save_adapter
+from avatar_v.weights.adapter_files import save_adapter
 from avatar_v.weights.card import AdapterCard, Capabilities, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_batch, motion_stats

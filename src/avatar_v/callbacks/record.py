@@ -25,7 +25,7 @@ from avatar_v.training.finite import require_finite_weights
 from avatar_v.training.settings import MAX_GUIDANCE
 from avatar_v.training.subject import token_side
 from avatar_v.training.windows import to_tokens, value_at
-from avatar_v.weights.adapter import save_adapter
+from avatar_v.weights.adapter_files import save_adapter
 from avatar_v.weights.card import AdapterCard, Capabilities, Card
 from avatar_v.weights.weights import save_pipeline
 

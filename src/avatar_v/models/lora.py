@@ -1,7 +1,7 @@
 """LoRA (Hu et al. 2021) on a network: its factors, and the network with what they have learned.
 
 Layers and factors are peft's, and here is the one place that makes them. One network may hold
-several sets of factors, of which one is active. Adapters on a disk are weights/adapter.py's.
+several sets of factors, of which one is active. Adapters on a disk are weights/adapter_files.py's.
 """
 
 import contextlib

@@ -54,7 +54,8 @@ from avatar_v.training.trainable import Trainable
 from avatar_v.training.video import Regions, VideoSubject
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond, Reference
-from avatar_v.weights.adapter import check_adapters, read_adapter
+from avatar_v.weights.adapter import check_adapters
+from avatar_v.weights.adapter_files import read_adapter
 from avatar_v.weights.card import AdapterSpec, read_adapter_card, read_card
 from avatar_v.weights.weights import load_dit
 

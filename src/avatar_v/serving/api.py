@@ -19,7 +19,7 @@ import dataclasses
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import HTTPConnection
@@ -46,10 +44,10 @@ from avatar_v.serving.asked import (
     files_of,
 )
 from avatar_v.serving.clients import Client, digest
-from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import BROKEN, Limits
 from avatar_v.serving.live import Rooms
+from avatar_v.serving.metrics import QueueMetrics
 from avatar_v.serving.place import LIVE, Place, job_path
 from avatar_v.serving.talk import talk
 from avatar_v.serving.traced import Traced
@@ -381,24 +379,9 @@ def _add_health(app: FastAPI, server: _Server, talks: Talks | None) -> None:
         return JSONResponse(told, 200 if is_ready else 503)
 
     registry = CollectorRegistry() if talks is None else talks.rooms.metrics.registry
-    registry.register(_Metrics(server.place.store))
+    registry.register(QueueMetrics(server.place.store))
 
     @app.get("/metrics")
     def metrics() -> Response:
         _ = talks and talks.rooms.num
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-
-class _Metrics(Collector):
-    """What the queue is like now, for Prometheus; no names of clients."""
-
-    def __init__(self, store: JobStore) -> None:
-        self.store = store
-
-    def collect(self) -> Iterable[Metric]:
-        words = "Videos and conversations that are known, by state and priority"
-        videos = GaugeMetricFamily("avatar_v_videos", words, labels=["state", "priority"])
-        for (state, priority), num in sorted(self.store.counts().items()):
-            videos.add_metric([state, str(priority)], num)
-        yield videos
-        yield GaugeMetricFamily("avatar_v_workers", "Workers that live", self.store.num_workers())

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
 from avatar_v.base.traces import span, traceparent
 from avatar_v.engines.voice import find_voice
 from avatar_v.generate.loaded import LoadedPipeline
@@ -24,6 +22,7 @@ from avatar_v.generate.session import LiveSession, measure_rate
 from avatar_v.media.outputs import FragmentStream
 from avatar_v.request.request import Request
 from avatar_v.serving import memory
+from avatar_v.serving.metrics import LiveMetrics
 from avatar_v.web.visitors import BusyError, Visitor, check_share
 
 PLACE_S = 20.0
@@ -116,7 +115,7 @@ class Rooms:
         talk_s: float,
         words: Callable[[str], str],
     ) -> None:
-        self.pipeline, self.most, self.metrics = pipeline, most, Metrics()
+        self.pipeline, self.most, self.metrics = pipeline, most, LiveMetrics()
         self.talk_s, self.words = talk_s, words
         self.is_busy: Callable[[], bool] = lambda: False
         self.metrics.capacity.set(most or 0)
@@ -263,32 +262,3 @@ class Rooms:
             )
         self.most = int(rate)
         self.metrics.capacity.set(self.most)
-
-
-class Metrics:
-    """What a server says of its conversations, for Prometheus."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        how = {"namespace": "avatar_v_live", "registry": self.registry}
-        self.held = Gauge("conversations", "Places that are taken", **how)
-        self.capacity = Gauge("capacity", "Conversations that the machine can hold", **how)
-        self.refused = Counter("refused", "Places that were refused", **how)
-        self.failed = Counter("failed", "Conversations that ended with a fault", **how)
-        self.frames = Counter("frames", "Frames made", **how)
-        self.first = Histogram(
-            "first_frame_seconds",
-            "From the open socket to the first frame",
-            buckets=(0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 30),
-            **how,
-        )
-        self.bad = Counter("faulty_packets", "Packets with NaN or infinite samples", **how)
-        self.dropped = Counter("dropped_seconds", "Sound that came too late to be spoken", **how)
-        self.skipped = Counter("skipped_seconds", "Time in which the making was behind", **how)
-
-    def count(self, session: LiveSession) -> None:
-        """A conversation is over."""
-        counts = session.counts
-        self.bad.inc(counts.num_bad)
-        self.dropped.inc(counts.dropped_s + counts.late_s)
-        self.skipped.inc(counts.skipped_s)

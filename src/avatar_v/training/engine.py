@@ -44,6 +44,7 @@ from avatar_v.training.roles import (
     copy_network,
     freeze_readers,
     gradients_kept,
+    keep_frozen_out_of_checkpoints,
     only_trained,
     trained_names,
     whole_pipeline,
@@ -386,20 +387,3 @@ def subject_of(engine: "Engine") -> ClipSubject:
     """The subject of an engine that trains on clips."""
     assert isinstance(engine.subject, ClipSubject), "trains_clips says so"
     return engine.subject
-
-
-def keep_frozen_out_of_checkpoints(module: nn.Module) -> None:
-    """Checkpoints hold what is trained. Frozen weights (VAE, full-size encoders) come from their
-    folders; every other missing or unexpected key stays an error."""
-    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-
-    def drop(_module, state_dict, prefix, _metadata) -> None:
-        for name in frozen:
-            state_dict.pop(prefix + name, None)
-
-    def allow(_module, incompatible) -> None:
-        missing = [key for key in incompatible.missing_keys if key not in frozen]
-        incompatible.missing_keys[:] = missing
-
-    module.register_state_dict_post_hook(drop)
-    module.register_load_state_dict_post_hook(allow)

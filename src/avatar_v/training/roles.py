@@ -99,6 +99,23 @@ def freeze_readers(stage: nn.Module, roles: Mapping[str, Role]) -> None:
                 stage.get_submodule(module).requires_grad_(False)
 
 
+def keep_frozen_out_of_checkpoints(module: nn.Module) -> None:
+    """Checkpoints hold what is trained. Frozen weights (VAE, full-size encoders) come from their
+    folders; every other missing or unexpected key stays an error."""
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+
+    def drop(_module, state_dict, prefix, _metadata) -> None:
+        for name in frozen:
+            state_dict.pop(prefix + name, None)
+
+    def allow(_module, incompatible) -> None:
+        missing = [key for key in incompatible.missing_keys if key not in frozen]
+        incompatible.missing_keys[:] = missing
+
+    module.register_state_dict_post_hook(drop)
+    module.register_load_state_dict_post_hook(allow)
+
+
 def trained_names(stage: nn.Module, roles: Mapping[str, Role]) -> dict[str, tuple[str, ...]]:
     """Names of the parameters of every trained role. ValueError for a parameter that requires a
     gradient and belongs to no role or to two, and for a role without parameters."""

@@ -2,7 +2,7 @@
 The same of an adapter.
 
 Torch is not imported, so that a name that leads to no weights is an error at once. The networks of
-the folder are weights.py's, the factors of an adapter adapter.py's.
+the folder are weights.py's, the factors of an adapter adapter_files.py's.
 """
 
 import hashlib

@@ -23,12 +23,12 @@ from avatar_v.base.stored import converted, shown
 from avatar_v.base.words import counted
 from avatar_v.models.base import part_folder
 from avatar_v.models.config import DiTConfig
-from avatar_v.weights.adapter import (
+from avatar_v.weights.adapter import check_network
+from avatar_v.weights.adapter_files import (
     PREFIX,
     STATE,
     Adapter,
     Alpha,
-    check_network,
     plain_alpha,
     read_adapter,
     write_adapter,
