@@ -23,7 +23,9 @@ CRITICS = [
 CRITICS.append("critic_preference")
 VAE_STAGES = ("0_vae", "0_vae_decoder", "own_face_vae", "refiner_decoder")
 DIT_STAGES = [
-    stage for stage in STAGES if stage not in (*VAE_STAGES, "3_motion", "3_listening", "4c_distill_motion")
+    stage
+    for stage in STAGES
+    if stage not in (*VAE_STAGES, "3_motion", "3_listening", "4c_distill_motion")
 ]
 OWN_FACE = [stage for stage in STAGES if stage.startswith("own_face")]
 
