@@ -6,19 +6,21 @@ the person: the style code joins the time embedding, and the network works in un
 own (motion/own_units.py). It sees no picture and no text. Training on video cannot damage it, and
 motion costs a thousandth of its video.
 
-With ``hears`` it also reads the voice of somebody else, whom the person listens to.
+With ``hearing_layers`` it also hears somebody else, whom the person listens to: blocks behind the
+others read that voice, and a head of their own adds to the velocity. Where nobody is heard nothing
+is added, so a network that learns to listen says what it said before (training/motion.py).
 """
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.base.stored import Count, Size, built
+from avatar_v.base.stored import Count, Size, Within, built
 from avatar_v.kernels.residual import gated_add, gated_add_norm, modulated_norm
 from avatar_v.models.attention import SelfAttention
 from avatar_v.models.blocks import Head
@@ -37,6 +39,8 @@ from avatar_v.motion.vectors import MOTION_DIM
 from avatar_v.types import MotionCond
 
 Motion = Float[Tensor, "b l md"]
+HEARING_LAYERS = 2
+"""Blocks that a network gets which learns to hear somebody else."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,12 @@ class MotionNetConfig:
     token_dim: Size = 48  # of one audio token, before those of a latent frame are joined
     freq_dim: Size = 256
     eps: float = 1e-6
-    hears: bool = False  # the voice of somebody else, too
+    hearing_layers: Annotated[int, Within(0, 100)] = 0  # blocks that hear somebody else
+
+    @property
+    def hears(self) -> bool:
+        """Whether the voice of somebody else is read."""
+        return self.hearing_layers > 0
 
     @property
     def head_dim(self) -> int:
@@ -62,7 +71,7 @@ class MotionNetConfig:
     def from_dict(cls, values: dict[str, Any], *, where: str = "config") -> "MotionNetConfig":
         """The config stored in JSON; the first weights were stored before a network could hear
         somebody else. ValueError names what does not fit."""
-        return built(cls, {"hears": False, **values}, where=where)
+        return built(cls, {"hearing_layers": 0, **values}, where=where)
 
     @classmethod
     def tiny(cls, audio_dim: int) -> "MotionNetConfig":
@@ -81,7 +90,7 @@ class MotionNetConfig:
 
 
 class MotionBlock(nn.Module):
-    """Self-attention, the sound of each token's own frame, that of somebody else, feed-forward."""
+    """Self-attention, the sound of each token's own frame, feed-forward."""
 
     def __init__(self, config: MotionNetConfig) -> None:
         super().__init__()
@@ -89,7 +98,6 @@ class MotionBlock(nn.Module):
         self.modulation = nn.Parameter(torch.empty(6, config.dim))
         self.self_attention = SelfAttention(config.dim, config.num_heads, config.eps)
         self.audio_inject = nn.Linear(config.dim, config.dim)
-        self.heard_inject = nn.Linear(config.dim, config.dim, bias=False) if config.hears else None
         self.ffn = MLP(config.dim, config.ffn_dim, config.dim)
 
     def forward(
@@ -98,7 +106,6 @@ class MotionBlock(nn.Module):
         modulation: Float[Tensor, "b l 6 d"],
         rotary: Float[Tensor, "l 1 half 2"],
         sound: Float[Tensor, "b l 1 d"],
-        heard: Float[Tensor, "b l 1 d"] | None = None,
     ) -> Float[Tensor, "b l 1 d"]:
         shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
             (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
@@ -107,11 +114,42 @@ class MotionBlock(nn.Module):
         y = modulated_norm(x, shift, scale, self.eps, dtype)
         y, _ = self.self_attention(y.squeeze(2), rotary)
         x = gated_add(x, y.unsqueeze(2), gate)
-        told = self.audio_inject(sound)
-        if heard is not None and self.heard_inject is not None:
-            told = told + self.heard_inject(heard)
-        x, y = gated_add_norm(x, told, None, shift_ffn, scale_ffn, self.eps, dtype)
+        x, y = gated_add_norm(
+            x, self.audio_inject(sound), None, shift_ffn, scale_ffn, self.eps, dtype
+        )
         return gated_add(x, self.ffn(y), gate_ffn)
+
+
+class Listening(nn.Module):
+    """What the voice of somebody else adds to the velocity of motion."""
+
+    def __init__(self, config: MotionNetConfig) -> None:
+        super().__init__()
+        self.token_embed = nn.Linear(config.audio_dim, config.token_dim)
+        self.embed = MLP(config.num_audio_tokens * config.token_dim, 2 * config.dim, config.dim)
+        self.blocks = nn.ModuleList(MotionBlock(config) for _ in range(config.hearing_layers))
+        self.head = Head(config.dim, MOTION_DIM, config.eps)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b l 1 d"],
+        embedding: Float[Tensor, "b l d"],
+        modulation: Float[Tensor, "b l 6 d"],
+        rotary: Float[Tensor, "l 1 half 2"],
+        cond: MotionCond,
+    ) -> Float[Tensor, "b l 1 md"]:
+        """``x`` is what the blocks of the network have made of the motion. 0 for the samples that
+        hear nobody, or have no sound of their own."""
+        assert cond.heard is not None, "somebody is heard"
+        audio = cond.heard.to(compute_dtype(cond.heard, self.token_embed.weight))
+        heard = self.embed(self.token_embed(audio).flatten(2)).unsqueeze(2)
+        for block in self.blocks:
+            x = block(x, modulation, rotary, heard)
+        v = self.head(x, embedding)
+        for keep in (cond.heard_keep, cond.audio_keep):
+            if keep is not None:
+                v = v * keep[:, None, None, None].to(v)
+        return v
 
 
 class MotionNet(nn.Module):
@@ -127,14 +165,10 @@ class MotionNet(nn.Module):
         self.audio_embed = MLP(
             config.num_audio_tokens * config.token_dim, 2 * config.dim, config.dim
         )
-        self.heard_embed = (
-            MLP(config.num_audio_tokens * config.token_dim, 2 * config.dim, config.dim)
-            if config.hears
-            else None
-        )
         self.silence = nn.Parameter(torch.empty(config.dim))  # stands for sound that is not kept
         self.blocks = nn.ModuleList(MotionBlock(config) for _ in range(config.num_layers))
         self.head = Head(config.dim, MOTION_DIM, config.eps)
+        self.listening = Listening(config) if config.hears else None
         self.reset_parameters()
 
     def hearing(self) -> "MotionNet":
@@ -142,12 +176,12 @@ class MotionNet(nn.Module):
         same of every sound, whoever is heard, until it is trained. Itself where it can already."""
         if self.config.hears:
             return self
-        new = MotionNet(dataclasses.replace(self.config, hears=True))
+        new = MotionNet(dataclasses.replace(self.config, hearing_layers=HEARING_LAYERS))
         new.load_state_dict(self.state_dict(), strict=False)
         return new.to(self.silence)
 
     def reset_parameters(self) -> None:
-        """The DiT's initialisation; the head and what reads the style or somebody else are 0."""
+        """The DiT's initialisation; the heads and what reads the style are 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -161,9 +195,8 @@ class MotionNet(nn.Module):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.silence, std=0.02)
         nn.init.zeros_(self.style_embed.weight)
-        for block in self.blocks:
-            if isinstance(block, MotionBlock) and block.heard_inject is not None:
-                nn.init.zeros_(block.heard_inject.weight)
+        if self.listening is not None:
+            nn.init.zeros_(self.listening.head.out.weight)
         nn.init.zeros_(self.head.out.weight)
 
     def forward(self, motion_t: Motion, t: Float[Tensor, "b l"], cond: MotionCond) -> Motion:
@@ -183,36 +216,26 @@ class MotionNet(nn.Module):
         embedding, modulation = self.time_embed(t, code)
         x = own.motion_t.to(compute_dtype(motion_t, self.motion_embed.weight))
         x = self.motion_embed(x).unsqueeze(2)
-        sound, heard = self._sound(cond, x), self._heard(cond)
+        sound = self._sound(cond, x)
         rotary = rotary_grid(t.shape[1], 1, 1, self.config.head_dim, t.device)
         for block in self.blocks:
-            x = block(x, modulation, rotary, sound, heard)
-        return own.velocity(self.head(x, embedding).squeeze(2))
+            x = block(x, modulation, rotary, sound)
+        v = self.head(x, embedding)
+        if cond.heard is not None:
+            assert self.listening is not None, "_check refuses it"
+            v = v + self.listening(x, embedding, modulation, rotary, cond)
+        return own.velocity(v.squeeze(2))
 
     def _sound(self, cond: MotionCond, x: Float[Tensor, "b l 1 d"]) -> Float[Tensor, "b l 1 d"]:
         """The sound of each latent frame; ``silence`` where there is none or it is not kept."""
         silence = self.silence.to(x.dtype)
         if cond.audio is None:
             return silence.expand_as(x)
-        sound = self._embedded(self.audio_embed, cond.audio)
+        audio = cond.audio.to(compute_dtype(cond.audio, self.token_embed.weight))
+        sound = self.audio_embed(self.token_embed(audio).flatten(2)).unsqueeze(2)
         if cond.audio_keep is None:
             return sound
         return torch.where(cond.audio_keep[:, None, None, None], sound, silence)
-
-    def _heard(self, cond: MotionCond) -> Float[Tensor, "b l 1 d"] | None:
-        """Of somebody else at each latent frame; 0 where it is not kept, or the sound is not."""
-        if cond.heard is None:
-            return None
-        assert self.heard_embed is not None, "_check refuses it"
-        heard = self._embedded(self.heard_embed, cond.heard)
-        for keep in (cond.heard_keep, cond.audio_keep):
-            if keep is not None:
-                heard = heard * keep[:, None, None, None].to(heard)
-        return heard
-
-    def _embedded(self, embed: MLP, audio: Float[Tensor, "b l n a"]) -> Float[Tensor, "b l 1 d"]:
-        audio = audio.to(compute_dtype(audio, self.token_embed.weight))
-        return embed(self.token_embed(audio).flatten(2)).unsqueeze(2)
 
     def _check(self, motion_t: Motion, t: Float[Tensor, "b l"], cond: MotionCond) -> None:
         expect("motion_t", motion_t.shape, (*t.shape, MOTION_DIM))
@@ -220,7 +243,7 @@ class MotionNet(nn.Module):
         for name, sound in (("cond.audio", cond.audio), ("cond.heard", cond.heard)):
             if sound is not None:
                 expect(name, sound.shape, shape)
-        if cond.heard is not None and self.heard_embed is None:
+        if cond.heard is not None and self.listening is None:
             raise ValueError("cond.heard: this motion network hears nobody else")
         if cond.style is not None:
             expect("cond.style.code", cond.style.code.shape, (t.shape[0], STYLE_DIM))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from avatar_v.flow import shift_time
 from avatar_v.losses.flow import motion_flow_loss
-from avatar_v.models.motion_net import MotionNet
+from avatar_v.models.motion_net import HEARING_LAYERS, MotionNet
 from avatar_v.training.batch import Logs, TrainBatch, noise_like, noisy
 from avatar_v.training.engine import Engine
 from avatar_v.training.motion import (
@@ -28,8 +28,8 @@ from avatar_v.training.trainable import Trainable
 from avatar_v.types import MotionCond
 from avatar_v.weights.presets import preset
 
-HEARING = ("heard_embed", "heard_inject")
-"""Of a motion network that hears somebody else."""
+HEARING = ("listening",)
+"""The part of a motion network that hears somebody else."""
 
 
 class MotionPrior(Engine[TrainBatch[MotionCond]]):
@@ -79,7 +79,8 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
             )
         audio_dim = self.conditioner.audio_encoder.dim
         config = preset(self.subject.models.preset).motion(audio_dim)
-        config = dataclasses.replace(config, hears=self.subject.training.hears)
+        if self.subject.training.hears:
+            config = dataclasses.replace(config, hearing_layers=HEARING_LAYERS)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             self.conditioner.motion_net = MotionNet(config)

@@ -43,7 +43,7 @@ class MotionTraining:
     hears: bool = False
     """The network becomes able to hear the voice of somebody else, which the shards' clips of
     dialogues have (`avatar-v-data world --dialogues`)."""
-    heard_dropout: float = 0.15  # share of windows of dialogues that hear nobody else
+    heard_dropout: float = 0.0  # share of windows of dialogues that hear nobody else
     components: dict[str, float] = field(default_factory=dict)
     """Weights of motion's components by name in the loss; all others have 1."""
 
