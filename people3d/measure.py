@@ -1,17 +1,17 @@
 """Readers, critics and autoencoders trained alike on drawn people, people in three dimensions and
 half of both, and read on real clips.
 
-    python -m people3d.measure WORK_DIR TASK [SEED]    # readers, sync, vae, faces, summary
+    python -m people3d.measure WORK_DIR TASK [SEED]    # readers, sync, vae, faces; then record
 
-Every task adds its numbers per clip to WORK_DIR/measured_WORLD/TASK_SEED.json; ``summary`` writes
-WORK_DIR/results_WORLD.json with means, paired differences and intervals (t, n clips).
+Every task adds its numbers per clip to WORK_DIR/measured_WORLD/TASK_SEED.json; ``record`` writes
+eval/results/people_3d.json with means, paired differences and intervals (t, n clips).
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +28,11 @@ SETS = ("drawn", "people", "mixed")
 WORLD = os.environ.get("PEOPLE3D_WORLD", "people")
 """The file of the three-dimensional clips; what was measured lies in measured_WORLD."""
 FRAMES = 25
-READER_STEPS, READER_BATCH = 500, 32
-SYNC_STEPS, SYNC_CLIPS = 250, 8
-VAE_STEPS, VAE_BATCH = 700, 8
+READER_STEPS, READER_BATCH = 1800, 32
+SYNC_STEPS, SYNC_CLIPS = 750, 8
+VAE_STEPS, VAE_BATCH = 6000, 8
+PERSONS = 50
+"""Of each world for dlib's rows, two pictures each."""
 _SHIFT = 10  # frames, the most by which the sound is shifted
 _MELS = 40
 
@@ -139,16 +141,6 @@ def truths(clip: dict[str, np.ndarray]) -> np.ndarray:
     return np.stack([opening / between, yaw, clip["gaze"]], 1)
 
 
-def known(work: Path, task: str, seed: int) -> dict | None:
-    """What an earlier try measured of the drawn set, where it is the same: same clips and seed.
-    PEOPLE3D_AFRESH is set where it is not."""
-    if "PEOPLE3D_AFRESH" in os.environ:
-        return None
-    for path in work.glob(f"measured_*/{task}_{seed}.json"):
-        return json.loads(path.read_text())["drawn"]
-    return None
-
-
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Pearson's r; 0 where one of them does not move."""
     return float(np.corrcoef(a, b)[0, 1]) if a.std() > 1e-9 and b.std() > 1e-9 else 0.0
@@ -159,11 +151,7 @@ def readers(work: Path, seed: int) -> dict:
     sets, real = load_sets(work), load_real(work)
     faces = {n: cut(c["video"], c["points"], "face", 64, 1.5) for n, c in real.items()}
     out: dict = {}
-    before = known(work, "readers", seed)
     for name in SETS:
-        if name == "drawn" and before:
-            out[name] = before
-            continue
         x = cut_set(sets[name], "face", 64, 1.5).flatten(0, 1)
         y = reader_labels(sets[name])
         torch.manual_seed(seed)
@@ -248,11 +236,7 @@ def sync(work: Path, seed: int) -> dict:
         for n, c in real.items()
     }
     out: dict = {}
-    before = known(work, "sync", seed)
     for name in SETS:
-        if name == "drawn" and before:
-            out[name] = before
-            continue
         v = torch.stack(
             [mouths_of(m) for m in cut_set(sets[name], "mouth", 40, 0.8)]
         )  # clips, windows, 5, h, w
@@ -334,11 +318,7 @@ def vae(work: Path, seed: int) -> dict:
     """Row 3: PSNR on the real clips, of the whole crop and of the face."""
     sets, real = load_sets(work), load_real(work)
     out: dict = {}
-    before = known(work, "vae", seed)
     for name in SETS:
-        if name == "drawn" and before:
-            out[name] = before
-            continue
         x = torch.from_numpy(sets[name]["video"]).flatten(0, 1)
         torch.manual_seed(seed)
         g = torch.Generator().manual_seed(seed)
@@ -386,7 +366,7 @@ def faces(work: Path, seed: int) -> dict:
     out: dict = {}
     for name, frames_of in (("drawn", drawn_frames), ("people", people_frames)):
         found, vectors, owners = 0, [], []
-        for person in range(1000, 1000 + 24):
+        for person in range(1000, 1000 + PERSONS):
             for take in range(2):
                 motion, _, s = shared_track(person, 8 + 12 * take)
                 video, _ = _in_scene(frames_of, person, person + 500 * take, motion[-1:], s)
@@ -397,21 +377,34 @@ def faces(work: Path, seed: int) -> dict:
                     marks = landmarks_in(video, box)
                     vectors.append(embed_faces(video, marks).values[0])
                     owners.append(person)
-        e, who = torch.stack(vectors), torch.tensor(owners)
-        d = torch.cdist(e, e)
-        upper = torch.triu(torch.ones_like(d), 1) > 0
-        same = who[:, None] == who[None]
-        near, far = d[upper & same].numpy(), d[upper & ~same].numpy()
-        rate = min(
-            (abs((near > t).mean() - (far < t).mean()), ((near > t).mean() + (far < t).mean()) / 2)
-            for t in np.linspace(0, 1.2, 600)
-        )[1]
+        d = torch.cdist(torch.stack(vectors), torch.stack(vectors)).numpy()
         out[name] = {
-            "found": found, "of": 48, "within": float(near.mean()), "between": float(far.mean()),
-            "equal_error": float(rate), "pairs_within": len(near), "pairs_between": len(far),
+            "found": found, "of": 2 * PERSONS, **_told_apart(d, np.array(owners), range(PERSONS)),
+            "distances": d.tolist(), "owners": owners,
         }  # fmt: skip
-        print(name, out[name], flush=True)
+        print(name, {k: v for k, v in out[name].items() if k != "distances"}, flush=True)
     return out
+
+
+def _told_apart(d: np.ndarray, who: np.ndarray, persons: Iterable[int]) -> dict[str, float]:
+    """Mean distance within and between persons and the equal error rate of pairs. A person drawn
+    twice by the bootstrap is not compared with itself."""
+    rows = [np.flatnonzero(who == 1000 + p) for p in persons]
+    copy = np.concatenate([np.full(len(r), k) for k, r in enumerate(rows)])
+    at = np.concatenate(rows)
+    d, who = d[np.ix_(at, at)], who[at]
+    upper = np.triu(np.ones_like(d), 1) > 0
+    near = d[upper & (copy[:, None] == copy[None])]
+    far = d[upper & (who[:, None] != who[None])]
+    limits = np.linspace(0, 1.2, 600)
+    missed = 1 - np.searchsorted(np.sort(near), limits, "right") / len(near)
+    taken = np.searchsorted(np.sort(far), limits, "left") / len(far)
+    best = np.abs(missed - taken).argmin()
+    return {
+        "within": float(near.mean()),
+        "between": float(far.mean()),
+        "equal_error": float((missed[best] + taken[best]) / 2),
+    }
 
 
 def _in_scene(frames_of, person: int, scene: int, motion: Tensor, seed: int) -> tuple:
@@ -429,49 +422,104 @@ def _in_scene(frames_of, person: int, scene: int, motion: Tensor, seed: int) -> 
     ).video, None
 
 
-ROWS = (
-    ("vae", "whole"),
-    ("vae", "face"),
-    ("readers", "mouth"),
-    ("readers", "yaw"),
-    ("readers", "gaze"),
-    ("sync", "share"),
-    ("sync", "margin"),
-    ("sync", "of_clip"),
-)
+ROWS = {
+    ("vae", "whole"): ("autoencoder, PSNR of the whole picture", "dB"),
+    ("vae", "face"): ("autoencoder, PSNR of the face", "dB"),
+    ("readers", "mouth"): ("mouth opening, r", ""),
+    ("readers", "yaw"): ("yaw of the head, r", ""),
+    ("readers", "gaze"): ("gaze, r", ""),
+    ("sync", "share"): ("sync critic, share of other shifts that the true one beats", ""),
+    ("sync", "margin"): ("sync critic, margin in spreads over shifts", ""),
+}
+WORDS = {"drawn": "drawn", "people": "three-dimensional", "mixed": "half of both"}
 
 
-def summary(work: Path, _: int) -> dict:
-    """Means over seeds per clip, then paired differences over clips with 95 % t-intervals."""
+def record(work: Path, _: int) -> dict:
+    """Means over seeds for each clip, then paired differences over clips with 95 % t-intervals;
+    of dlib's rows a bootstrap over persons (the worlds' persons are not the same)."""
+    from avatar_v_eval.records import Number, make_result, write_result
+
     done: dict[str, dict[str, dict]] = {}
     for path in sorted((work / f"measured_{WORLD}").glob("*.json")):
         task, seed = path.stem.rsplit("_", 1)
         done.setdefault(task, {})[seed] = json.loads(path.read_text())
-    out: dict = {"runs": done, "rows": {}}
-    for task, key in ROWS:
-        if task not in done:
-            continue
+    numbers: dict[str, Number] = {}
+    for (task, key), (label, unit) in ROWS.items():
         runs = done[task]
         table = {
             s: np.array([[runs[r][s]["clips"][c][key] for c in CLIPS] for r in runs]).mean(0)
             for s in SETS
         }
-        row: dict = {"seeds": list(runs), "n": len(CLIPS)}
-        row |= {s: float(v.mean()) for s, v in table.items()}
+        for s, v in table.items():
+            numbers[f"{task}_{key}_{s}"] = Number(float(v.mean()), len(CLIPS)).described(
+                f"{label}: {WORDS[s]}", unit=unit
+            )
         for other in ("people", "mixed"):
             d = table[other] - table["drawn"]
             half = float(stats.t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / len(d) ** 0.5)
-            row[f"{other}_minus_drawn"] = {
-                "mean": float(d.mean()),
-                "low": float(d.mean()) - half,
-                "high": float(d.mean()) + half,
-                "clips": d.tolist(),
-            }
-        out["rows"][f"{task}/{key}"] = row
-        print(task, key, json.dumps({k: v for k, v in row.items()})[:600])
-    out["faces"] = done.get("faces", {})
-    (work / f"results_{WORLD}.json").write_text(json.dumps(out, indent=1))
-    return out
+            mean = float(d.mean())
+            numbers[f"{task}_{key}_{other}_over_drawn"] = Number(
+                mean, len(d), mean - half, mean + half
+            ).described(f"{label}: {WORDS[other]} over drawn", unit=unit, target="> 0")
+    faces_of = done["faces"]["0"]
+    g = np.random.default_rng(0)
+    spread: dict[str, list[dict[str, float]]] = {}
+    for s in ("drawn", "people"):
+        row = faces_of[s]
+        d, who = np.array(row["distances"]), np.array(row["owners"])
+        spread[s] = [_told_apart(d, who, g.integers(0, PERSONS, PERSONS)) for _ in range(1000)]
+        numbers[f"found_{s}"] = Number(row["found"] / row["of"], row["of"]).described(
+            f"pictures in which dlib finds the face, share: {WORDS[s]}"
+        )
+    texts = {
+        "within": "dlib's distance within a person",
+        "between": "dlib's distance between persons",
+        "equal_error": "dlib's equal error rate, pairs of another scene",
+    }
+    for key, label in texts.items():
+        for s in ("drawn", "people"):
+            low, high = np.quantile([x[key] for x in spread[s]], (0.025, 0.975))
+            numbers[f"{key}_{s}"] = Number(
+                faces_of[s][key], PERSONS, float(low), float(high)
+            ).described(f"{label}: {WORDS[s]}")
+        apart = [b[key] - a[key] for a, b in zip(spread["drawn"], spread["people"], strict=True)]
+        low, high = np.quantile(apart, (0.025, 0.975))
+        numbers[f"{key}_people_over_drawn"] = Number(
+            faces_of["people"][key] - faces_of["drawn"][key], PERSONS, float(low), float(high)
+        ).described(
+            f"{label}: {WORDS['people']} over drawn",
+            target="> 0" if key == "between" else "< 0",
+        )
+    sets = load_sets(work)["drawn"]["video"].shape
+    seconds = {
+        t: [round(x["cpu_s"]) for r in done[t].values() for x in r.values()]
+        for t in ("vae", "readers", "sync")
+    }
+    result = make_result(
+        "people_3d",
+        "People in three dimensions as training data",
+        numbers,
+        command="python -m people3d.measure FOLDER readers|sync|vae|faces SEED; then record",
+        precision="fp32",
+        notes=(
+            f"on the {len(CLIPS)} clips of shared/media, which train nothing; differences paired "
+            "over clips, averaged over seeds first, t-intervals; dlib's by bootstrap of persons",
+            f"{sets[0]} clips of {sets[1]} frames of 128 px a set",
+            *(
+                f"{name}: seeds {', '.join(done[t])}, {steps} steps, "
+                f"{min(seconds[t])} to {max(seconds[t])} s of a core each"
+                for t, name, steps in (
+                    ("vae", "autoencoder", VAE_STEPS),
+                    ("readers", "readers", READER_STEPS),
+                    ("sync", "critics", SYNC_STEPS),
+                )
+            ),
+            "light and detail of the second drawing were set by averages of these clips, so the "
+            "autoencoder's rows are not blind to them",
+        ),
+    )
+    print(write_result(result))
+    return {}
 
 
 def main() -> None:
@@ -481,7 +529,7 @@ def main() -> None:
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     start = time.time()
     got = globals()[task](work, seed)
-    if task != "summary":
+    if task != "record":
         (work / f"measured_{WORLD}").mkdir(exist_ok=True)
         path = work / f"measured_{WORLD}" / f"{task}_{seed}.json"
         path.write_text(json.dumps(got, indent=1))
