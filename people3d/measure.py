@@ -460,7 +460,7 @@ def record(work: Path, _: int) -> dict:
             mean = float(d.mean())
             numbers[f"{task}_{key}_{other}_over_drawn"] = Number(
                 mean, len(d), mean - half, mean + half
-            ).described(f"{label}: {WORDS[other]} over drawn", unit=unit, target="> 0")
+            ).described(f"{label}: {WORDS[other]} over drawn", unit=unit)
     faces_of = done["faces"]["0"]
     g = np.random.default_rng(0)
     spread: dict[str, list[dict[str, float]]] = {}
@@ -486,10 +486,7 @@ def record(work: Path, _: int) -> dict:
         low, high = np.quantile(apart, (0.025, 0.975))
         numbers[f"{key}_people_over_drawn"] = Number(
             faces_of["people"][key] - faces_of["drawn"][key], PERSONS, float(low), float(high)
-        ).described(
-            f"{label}: {WORDS['people']} over drawn",
-            target="> 0" if key == "between" else "< 0",
-        )
+        ).described(f"{label}: {WORDS['people']} over drawn")
     sets = load_sets(work)["drawn"]["video"].shape
     seconds = {
         t: [round(x["cpu_s"]) for r in done[t].values() for x in r.values()]
