@@ -2,9 +2,9 @@
 
 TEST persons of the drawn world talk in turns with somebody else, and the world says how its
 listeners answer: nods behind statements, brows behind questions, hardly anything at a pause inside
-a sentence. Networks that hear both voices move to them; networks that hear one voice get the nods
-of the rule (`generate --listen`). Beside them the same networks with nobody else, and with the
-voice of another dialogue.
+a sentence. Networks that hear both voices move to them. Beside them the same networks with nobody
+else, with the nods of the rule that others get (`generate --listen`), and with the voice of another
+dialogue.
 """
 
 import argparse
@@ -88,8 +88,7 @@ def measure(options: argparse.Namespace) -> Findings:
     for key, way in ways.items():
         for name, label, track in conditions(key, way, cases, options):
             tracks[name], words[name] = track, label
-            pairs += [(key, name)] if name != key else []
-    pairs += [(a, b) for a in ways for b in ways if a != b]
+            pairs += [(key, name)] if name != key and key in tracks else []
     readings = Readings(
         {name: [read(case, m) for case, m in zip(cases, of, strict=True)]
          for name, of in tracks.items()}
@@ -152,7 +151,8 @@ def dialogue(case: Case, other: Case) -> WorldClip:
 def conditions(
     key: str, way: Way, cases: Sequence[Case], options: argparse.Namespace
 ) -> list[tuple[str, str, Float[np.ndarray, "n f m"]]]:
-    """Names, words and motion: with the other's voice; with nobody; with another dialogue's."""
+    """Names, words and motion: with the other's voice and with another dialogue's, where the
+    network hears it; with nods by the rule; with nobody else."""
     net = way.rollout.pipeline.conditioner.motion_net
     assert net is not None
 
@@ -163,21 +163,27 @@ def conditions(
 
     alone = motion(None, f"{way.words}, nobody else")
     voices = [heard_of(case) for case in cases]
-    if not net.config.hears:
-        nods = [listening([voice], seed=case.person_id) for voice, case in
-                zip(voices, cases, strict=True)]  # fmt: skip
-        ruled = alone.copy()
-        ruled[..., PITCH] += np.stack([n.pitch(alone.shape[1]).numpy() for n in nods])
-        return [(key, f"{way.words}, nods by the rule", ruled)]
-    swapped = [*voices[1:], voices[0]]
-    return [
-        (key, way.words, motion([prepared(v) for v in voices], way.words)),
+    ruled = alone.copy()
+    ruled[..., PITCH] += np.stack(
+        [
+            listening([voice], seed=case.person_id).pitch(alone.shape[1]).numpy()
+            for case, voice in zip(cases, voices, strict=True)
+        ]
+    )
+    others = [
+        (f"{key}_rule", f"{way.words}, nods by the rule", ruled),
         (f"{key}_alone", f"{way.words}, nobody else", alone),
-        (
-            f"{key}_other",
-            f"{way.words}, another dialogue's voice",
-            motion([prepared(v) for v in swapped], f"{way.words}, another voice"),
-        ),
+    ]
+    if not net.config.hears:
+        return others
+    swapped = [*voices[1:], voices[0]]
+    own, another = (
+        motion([prepared(voice) for voice in of], way.words) for of in (voices, swapped)
+    )
+    return [
+        (key, way.words, own),
+        *others,
+        (f"{key}_other", f"{way.words}, another dialogue's voice", another),
     ]
 
 
