@@ -90,12 +90,12 @@ def measure(options: argparse.Namespace) -> Findings:
             tracks[name], words[name] = track, label
             pairs += [(key, name)] if name != key and key in tracks else []
     readings = Readings(
-        {name: [read(case, m) for case, m in zip(cases, of, strict=True)]
+        {name: [answers(case, m) for case, m in zip(cases, of, strict=True)]
          for name, of in tracks.items()}
     )  # fmt: skip
     return Findings(
         "Who listens in a dialogue",
-        summarised(readings, words, pairs),
+        summarised(readings, MEASURES, UNITS, words, pairs),
         recipe=join_recipes(ways),
         weights=weights_hashes(ways, "motion", "audio"),
         notes=[
@@ -108,11 +108,15 @@ def measure(options: argparse.Namespace) -> Findings:
 
 
 def summarised(
-    readings: Readings, words: Mapping[str, str], pairs: Sequence[tuple[str, str]]
+    readings: Readings,
+    measures: Mapping[str, str],
+    units: Mapping[str, str],
+    words: Mapping[str, str],
+    pairs: Sequence[tuple[str, str]],
 ) -> dict[str, Number]:
     """Means and paired differences, each over the persons to whom all of it happened."""
     found = {}
-    for measure, label in MEASURES.items():
+    for measure, label in measures.items():
         values = {name: readings.values(name, measure) for name in words}
         rows = [(name, words[name], values[name]) for name in words]
         rows += [
@@ -122,7 +126,7 @@ def summarised(
         for name, word, of in rows:
             number = mean_interval(of[np.isfinite(of)])
             found[f"{measure}_{name}"] = number.described(
-                f"{label}: {word}", unit=UNITS.get(measure, "")
+                f"{label}: {word}", unit=units.get(measure, "")
             )
     return found
 
@@ -192,7 +196,7 @@ def heard_of(case: Case) -> Float[Tensor, " s"]:
     return case.target.heard
 
 
-def read(case: Case, motion: Float[np.ndarray, "f m"]) -> dict[str, float]:
+def answers(case: Case, motion: Float[np.ndarray, "f m"]) -> dict[str, float]:
     """The answers of a person's motion."""
     ends: dict[str, list[int]] = {"statement": [], "break": [], "question": []}
     for event in case.target.listening:
