@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from avatar_v.shards.schema import to_float
 from avatar_v_data import importer
 from avatar_v_data.curation import samples
 from avatar_v_data.curation.store import CurationStore
+from avatar_v_data.import_plan import find_sources
 from forked import run_script
 from hostile_media import CASES
 from own_videos import SMALL, folder_of, write_clip
