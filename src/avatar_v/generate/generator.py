@@ -205,7 +205,7 @@ def sample_chunks(
     with inference(device, bf16=False):
         words = _words(conditioner, prompt)
         prefixes = (conditioner.encode_image(person.image[None]),)
-        if person.motion is not None and conditioner.motion_net is not None:
+        if person.motion is not None:
             prefixes = (*prefixes, person.motion)
         if settings.from_prompt:
             prefixes = tuple(prefix[:, :0] for prefix in prefixes)

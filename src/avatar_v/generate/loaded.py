@@ -205,7 +205,7 @@ class LoadedPipeline:
     @property
     def makes_motion(self) -> bool:
         """Whether there is a motion network."""
-        return self.conditioner.motion_net is not None
+        return True
 
     @functools.cached_property
     def weights_hash(self) -> str:

@@ -50,6 +50,7 @@ from avatar_v.models.reference import (
     reference_moments,
 )
 from avatar_v.models.spread import ALONE, Spread
+from avatar_v.motion.own_units import build_style, in_own_units
 from avatar_v.motion.stats import MotionStats
 from avatar_v.motion.style import STYLE_DIM, style_code
 from avatar_v.types import Cond, Reference
@@ -88,6 +89,8 @@ class AvatarDiT(nn.Module):
             Block(config, has_audio=i % config.audio_every == 0) for i in range(config.num_layers)
         )
         self.head = Head(config.dim, patch_dim, config.eps)
+        self.motion_head = Head(config.dim, config.motion_dim, config.eps)
+        """Of joint denoising: motion at the video's times, whose velocity comes beside the video's."""
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -112,6 +115,7 @@ class AvatarDiT(nn.Module):
         nn.init.zeros_(self.face_embed)
         nn.init.zeros_(self.anchor_embed)
         nn.init.zeros_(self.head.out.weight)
+        nn.init.zeros_(self.motion_head.out.weight)
         nn.init.zeros_(self.style_embed)
         for block in self.modules():
             if isinstance(block, Block) and block.audio_attention and block.motion_inject:
@@ -138,8 +142,10 @@ class AvatarDiT(nn.Module):
         as_seen: Callable[[int, KeyValue], KeyValue] | None = None,
         return_keys: bool = False,
         contexts: list[ContextKeys] | None = None,
+        joint: bool = False,
     ) -> Latents | tuple[Latents, KeyValueCache]:
-        """v = ε - x_0 at every latent frame; with ``return_keys`` also their keys and values.
+        """v = ε - x_0 at every latent frame; with ``return_keys`` also their keys and values; with
+        ``joint`` motion is noisy as the video, and its velocity comes as the second result.
 
         t is in [0, 1]; clean frames (image, prefix) carry t = 0. Motion in ``cond`` is clean: the
         motion network (models/motion_net.py) made it before.
@@ -195,8 +201,15 @@ class AvatarDiT(nn.Module):
             guidance = self.guidance_embed(cond.guidance)
             style = guidance if style is None else style + guidance
         embedding, modulation = self.time_embed(t, style)
-        motion, motion_modulation = self._embed_motion(cond.motion), modulation
-        if motion is not None and not self.config.reads_low:  # a refiner's has the video's times
+        own = None
+        if joint:
+            assert cond.motion is not None, "joint denoising has motion"
+            moments = kept_moments(self._moments_in(cond), cond.reference_keep)
+            told = None if moments is None else build_style(moments, self._known_stats())
+            own = in_own_units(cond.motion, t, told)
+        shown = cond.motion if own is None else own.motion_t
+        motion, motion_modulation = self._embed_motion(shown), modulation
+        if motion is not None and not joint and not self.config.reads_low:
             _, motion_modulation = self.time_embed(torch.zeros_like(t), style)
         if pattern is None:
             pattern = self._own_pattern(num_frames, past)
@@ -222,6 +235,9 @@ class AvatarDiT(nn.Module):
             contexts[:] = known
         patches = self.head(x, embedding)
         v = self._to_latents(patches if shares is None else shares.whole(patches), *grid)
+        if own is not None:
+            assert motion is not None
+            return v, own.velocity(self.motion_head(motion, embedding).squeeze(2))
         if not return_keys:
             return v
         position = (torch.arange(num_frames, device=x.device) + start).expand(num_samples, -1)

@@ -7,13 +7,17 @@ critics see a few predicted frames (Avatar V §3.3): training/perceptual.py. The
 one pass: ``flow_term`` and ``perceptual_term``.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v import flow
-from avatar_v.training.batch import Logs, NoisySample, TrainBatch
+from avatar_v.losses.flow import motion_flow_loss
+from avatar_v.models.conditioner import latent_validity
+from avatar_v.motion.vectors import component_weights
+from avatar_v.training.batch import Logs, NoisySample, TrainBatch, noise_like, noisy
 from avatar_v.training.continuation import Continuation
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
@@ -31,6 +35,7 @@ class Denoised:
 
     noised: NoisySample
     v: Float[Tensor, "b l c h w"]
+    motion: Float[Tensor, ""]  # loss of the motion that is denoised beside it
 
 
 class SFT(Engine[TrainBatch[Cond]]):
@@ -75,14 +80,25 @@ class SFT(Engine[TrainBatch[Cond]]):
         denoised = self.denoise(batch)
         video = self.flow_term(denoised, batch)
         perceptual, more = self.perceptual_term(denoised, batch)
-        return video + perceptual, {"video": video, **more}
+        return video + 0.2 * denoised.motion + perceptual, {
+            "video": video,
+            "motion": denoised.motion,
+            **more,
+        }
 
     def denoise(self, batch: TrainBatch[Cond]) -> Denoised:
         """One pass over noisy windows."""
         assert batch.cond.reference is not None
         past = self.dit.encode_reference(batch.cond.reference)  # read in every pass of this step
         noised = self.subject.noisy(batch, self.subject.with_estimates(self.dit, batch, past))
-        return Denoised(noised, self.dit(noised.x_t, noised.t, batch.cond, past=past))
+        clean = self.subject.motion(self, batch.clips, batch.windows).to(batch.clean.device)
+        moving = noisy(clean, noise_like(clean, batch.draws.own), noised.t, noised.scored)
+        cond = dataclasses.replace(batch.cond, motion=moving.x_t)
+        v, v_motion = self.dit(noised.x_t, noised.t, cond, past=past, joint=True)
+        valid = batch.windows.crop(latent_validity(batch.clips.valid)).to(clean.device)
+        weights = component_weights({"eye_open": 6.0, "mouth_open": 2.0, "yaw": 2.0})
+        loss = motion_flow_loss(v_motion, moving.velocity, noised.scored & valid, weights[None])
+        return Denoised(noised, v, loss)
 
     def flow_term(self, denoised: Denoised, batch: TrainBatch[Cond]) -> Float[Tensor, ""]:
         """Flow-matching loss of the video, face and mouth counting more."""

@@ -52,6 +52,8 @@ class ChunkVelocity:
     num_heard: int = 0  # latents whose sound is there, those behind the chunk too
     nods: Added | None = None
     """The video is made with them; the motion goes on without."""
+    joint: Callable[[int], VelocityFn] | None = None
+    """Of video and motion denoised together, packed (`pack`)."""
 
     def after(self, motion: Tensor | None) -> "ChunkVelocity":
         """Those of the video after a ``motion`` that is there already, or after none."""
@@ -146,6 +148,32 @@ def _as_read(dit: AvatarDiT, cache: KeyValueCache | None) -> KeyValueCache | Non
     return cache if cache is None or dit.config.is_causal else cache.rotated()
 
 
+def pack(video: Tensor, motion: Tensor) -> Tensor:
+    """One state "b l (c h w + md) 1 1" of both."""
+    return torch.cat([video.flatten(2).float(), motion.float()], -1)[..., None, None]
+
+
+def unpack(state: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The video, shaped as ``like``, and the motion."""
+    flat, size = state[..., 0, 0], like.shape[2:].numel()
+    return flat[..., :size].unflatten(2, like.shape[2:]), flat[..., size:]
+
+
+class Together(torch.nn.Module):
+    """A DiT that takes video and motion packed, and gives both velocities so."""
+
+    def __init__(self, dit: AvatarDiT, size: int) -> None:
+        super().__init__()
+        self.dit, self.latents = dit, dit.config.latent_channels
+
+    def forward(self, x: Tensor, t: Tensor, cond: Cond, *, past: KeyValueCache | None) -> Tensor:
+        side = int(((x.shape[2] - self.dit.config.motion_dim) // self.latents) ** 0.5)
+        like = x.new_empty(1, 1, self.latents, side, side)
+        video, motion = unpack(x, like)
+        cond = dataclasses.replace(cond, motion=motion)
+        return pack(*self.dit(video, t, cond, past=past, joint=True))
+
+
 def next_state(
     carry: ChunkState,
     states: States,
@@ -221,7 +249,15 @@ def chunk_velocity(
         return passes(num_latents, motion).velocity
 
     if motion_net is None:
-        return ChunkVelocity(video, passes=passes)
+        return ChunkVelocity(
+            video,
+            passes=passes,
+            joint=lambda num: (
+                dataclasses.replace(
+                    passes(num, None), dit=Together(dit, words.text.shape[0])
+                ).velocity
+            ),
+        )
 
     def motion(num_latents: int) -> VelocityFn:
         weight_audio, weight_style = settings.motion_weights
@@ -300,6 +336,19 @@ def _sampled(
     num_moves: int | None,
 ) -> States:
     """Motion first, where it is made, then the video that follows it."""
+    if len(prefixes) > 1 and velocity.motion is None:
+        assert velocity.joint is not None
+        noise = starting_noise(chunk, prefixes, seeds)
+        made = sample(
+            velocity.joint(len(chunk.latents)),
+            pack(*noise),
+            settings.times(num_moves),
+            prefix=pack(*prefixes),
+            suffix=None if suffixes is None else pack(*suffixes),
+            step=settings.step,
+            draw=_drawing("renoising", seeds, chunk),
+        )
+        return unpack(made, prefixes[0])
     start = start_chunk(velocity, prefixes, suffixes, chunk, settings, seeds)
     video = sample(
         velocity.video(len(chunk.latents), start.shown),

@@ -42,7 +42,7 @@ BACKBONE = "backbone"
 MOTION = "motion"
 """Folder of the motion network, in pipelines that have one."""
 MAX_SHARD_SIZE = "5GB"
-RETIRED = ("motion_head.",)
+RETIRED = ("no part.",)
 """Parts of a DiT that the motion network replaced. The weights that ship hold them, unread, until
 they are trained anew: another 36 MB in the history would change 34 kB of them."""
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -173,6 +173,8 @@ def load_dit(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> Avata
     with without_memory():
         dit = AvatarDiT(config)
     state = {key: value.to(dtype) for key, value in read_dit_state(folder).items()}
+    fresh = AvatarDiT(config).motion_head.state_dict()
+    state = {**{f"motion_head.{key}": value.to(dtype) for key, value in fresh.items()}, **state}
     check_state(dit.state_dict(), state, where=str(folder))
     dit.load_state_dict(state, assign=True)
     return dit.requires_grad_(True)
