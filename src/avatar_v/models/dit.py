@@ -90,7 +90,7 @@ class AvatarDiT(nn.Module):
         )
         self.head = Head(config.dim, patch_dim, config.eps)
         self.motion_head = Head(config.dim, config.motion_dim, config.eps)
-        """Of joint denoising: motion at the video's times, whose velocity comes beside the video's."""
+        """Of joint denoising: of motion at the video's times."""
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
