@@ -228,6 +228,15 @@ def test_weights_that_hear_one_voice_learn_to_hear_both(tmp_path: Path, batch: B
     stored = load_pipeline(tmp_path / "hears")[1].motion_net
     assert stored is not None
     assert stored.config.hears
+    other = MotionPrior(
+        Models("tiny", init_from=str(tmp_path / "hears")), optim, OBJECTIVE, MotionTraining()
+    )
+    other.configure_model()
+    trained = {name for name, p in get_motion_net(other).named_parameters() if p.requires_grad}
+    assert trained == before.keys(), "a stage that shows nobody leaves what hears as it is"
+    begun = other.begin(dataclasses.replace(batch, heard=batch.audio), 0)
+    assert isinstance(begun.cond, MotionCond)
+    assert begun.cond.heard is None
     lora = MotionPrior(
         start, optim, OBJECTIVE, MotionTraining(hears=True), trainable=Trainable(parts="lora")
     )

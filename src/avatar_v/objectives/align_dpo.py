@@ -147,7 +147,8 @@ class AlignDPO(Engine[TrainBatch[MotionCond]]):
         self.frozen = self.network_for(FROZEN, get_motion_net(self))
 
     def select_trainable(self) -> None:
-        select_motion_net(self, self.trainable, self.seed)
+        hears = self.subject.training.hears
+        select_motion_net(self, self.trainable, self.seed, hears=hears)
 
     def loss(self, batch: TrainBatch[MotionCond]) -> tuple[Tensor, Logs]:
         """Flow-DPO of the windows."""

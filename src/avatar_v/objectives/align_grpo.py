@@ -32,7 +32,7 @@ from avatar_v.sampling.exploring import Exploration, explored, mean_again
 from avatar_v.sampling.solver import normal
 from avatar_v.training.batch import Draws, Logs, TrainBatch
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import inherited, set_pictures_aside
+from avatar_v.training.motion import freeze_listening, inherited, set_pictures_aside
 from avatar_v.training.optim import Optim
 from avatar_v.training.policies import (
     Guidance,
@@ -278,8 +278,9 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
         network = self.network
         assert isinstance(network, AvatarDiT | MotionNet)
         network.requires_grad_(True)
-        new = MOTION if network is self.dit else ()
-        select(network, self.trainable, new=new, seed=self.seed)
+        select(network, self.trainable, new=MOTION if network is self.dit else (), seed=self.seed)
+        if isinstance(network, MotionNet):  # its rollouts hear nobody else
+            freeze_listening(network)
 
     @property
     def network(self) -> nn.Module:

@@ -30,6 +30,7 @@ from avatar_v.training.engine import Engine
 from avatar_v.training.motion import (
     MotionSubject,
     MotionTraining,
+    freeze_listening,
     get_motion_net,
     select_motion_net,
 )
@@ -136,8 +137,11 @@ class DistillMotion(Engine[TrainBatch[MotionCond]]):
         self.fake, self.real = (self.network_for(role, student) for role in (FAKE, REAL))
 
     def select_trainable(self) -> None:
-        select_motion_net(self, self.trainable, self.seed)
+        hears = self.subject.training.hears
+        select_motion_net(self, self.trainable, self.seed, hears=hears)
         self.fake.requires_grad_(True)
+        if not hears:
+            freeze_listening(self.fake)
 
     def iterate(self, batch: TrainBatch[MotionCond]) -> tuple[Tensor, Logs]:
         """One backward pass of the fake score, and one of the student if its turn has come."""

@@ -86,8 +86,9 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
             self.conditioner.motion_net = MotionNet(config)
 
     def select_trainable(self) -> None:
-        is_new = self.subject.training.hears and self.trainable.parts == "new"
-        select_motion_net(self, self.trainable, self.seed, new=HEARING if is_new else ())
+        hears = self.subject.training.hears
+        new = HEARING if hears and self.trainable.parts == "new" else ()
+        select_motion_net(self, self.trainable, self.seed, hears=hears, new=new)
 
     def loss(self, batch: TrainBatch[MotionCond]) -> tuple[Tensor, Logs]:
         """Flow-matching loss of the motion between the given ends, where the face is seen."""

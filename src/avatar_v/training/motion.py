@@ -42,7 +42,8 @@ class MotionTraining:
     style_dropout: float = 0.15  # share of windows without a style, for guidance
     hears: bool = False
     """The network becomes able to hear the voice of somebody else, which the shards' clips of
-    dialogues have (`avatar-v-data world --dialogues`)."""
+    dialogues have (`avatar-v-data world --dialogues`). Without it nobody else is heard, and what
+    hears them is frozen."""
     heard_dropout: float = 0.0  # share of windows of dialogues that hear nobody else
     components: dict[str, float] = field(default_factory=dict)
     """Weights of motion's components by name in the loss; all others have 1."""
@@ -115,7 +116,7 @@ class MotionSubject(ClipSubject[MotionCond]):
         with torch.no_grad():
             audio = windows.crop(conditioner.encode_audio(batch.audio)[clip])
         net, heard, heard_keep = conditioner.motion_net, None, None
-        if net is not None and net.config.hears:
+        if self.training.hears and net is not None and net.config.hears:
             if batch.heard is None:  # nobody, but all ranks train the same parameters
                 heard, heard_keep = torch.zeros_like(audio), audio.new_zeros(len(audio)).bool()
             else:
@@ -162,14 +163,28 @@ def get_motion_net(networks: Networks) -> MotionNet:
 
 
 def select_motion_net(
-    networks: Networks, trainable: Trainable, seed: int, *, new: tuple[str, ...] = ()
+    networks: Networks,
+    trainable: Trainable,
+    seed: int,
+    *,
+    hears: bool,
+    new: tuple[str, ...] = (),
 ) -> None:
     """Freeze all but the motion network, or what is trained of it: parts "new" are those with one
-    of ``new`` in their names."""
+    of ``new`` in their names. Without ``hears`` what hears somebody else is frozen."""
     networks.dit.requires_grad_(False)
     networks.conditioner.requires_grad_(False)
     net = get_motion_net(networks).requires_grad_(True)
     select(net, trainable, new=new, seed=seed)
+    if not hears:
+        freeze_listening(net)
+
+
+def freeze_listening(net: MotionNet) -> None:
+    """Freeze what hears somebody else: a stage that shows nobody runs it in no step, and weight
+    decay would shrink it."""
+    if net.listening is not None:
+        net.listening.requires_grad_(False)
 
 
 def set_pictures_aside(networks: Networks) -> None:
