@@ -103,6 +103,13 @@ def parse_pairs(options: argparse.Namespace, ways: Iterable[str]) -> list[tuple[
     return pairs
 
 
+def check_motion_nets(ways: Mapping[str, Way]) -> None:
+    """ValueError for weights that have no motion network."""
+    for key, way in ways.items():
+        if way.rollout.pipeline.conditioner.motion_net is None:
+            raise ValueError(f"{key} has no motion network: see recipes/3_motion.yaml")
+
+
 def join_recipes(ways: Mapping[str, Way]) -> str:
     """The recipes of all, for a result."""
     return ", ".join(sorted({way.rollout.recipe for way in ways.values()}))

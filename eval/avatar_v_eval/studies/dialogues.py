@@ -37,6 +37,7 @@ from avatar_v_eval.records import Number
 from avatar_v_eval.systems import (
     Way,
     add_system_options,
+    check_motion_nets,
     join_recipes,
     longest_reference,
     parse_ways,
@@ -69,9 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 4)
     ways = parse_ways(options)
-    for key, way in ways.items():
-        if way.rollout.pipeline.conditioner.motion_net is None:
-            raise ValueError(f"{key} has no motion network: see recipes/3_motion.yaml")
+    check_motion_nets(ways)
     cases = in_dialogues(
         asked_cases(
             options,

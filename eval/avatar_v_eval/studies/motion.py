@@ -24,6 +24,7 @@ from avatar_v_eval.rollout import Rollout
 from avatar_v_eval.systems import (
     Way,
     add_system_options,
+    check_motion_nets,
     join_recipes,
     longest_reference,
     parse_pairs,
@@ -48,9 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 4)
     ways = parse_ways(options)
-    for key, way in ways.items():
-        if way.rollout.pipeline.conditioner.motion_net is None:
-            raise ValueError(f"{key} has no motion network: see recipes/3_motion.yaml")
+    check_motion_nets(ways)
     pairs = parse_pairs(options, ways)
     cases = asked_cases(
         options,

@@ -54,8 +54,8 @@ class HeardSound:
             return self._gain
 
     def window(self, start: int, stop: int, heard: int) -> Float[Tensor, " t"]:
-        """The frames from ``start`` to ``stop``, silent from frame ``heard`` on. Of a live sound
-        what waits is heard up to that frame, and what was heard before stays where it was."""
+        """The frames from ``start`` to ``stop``, silent from frame ``heard`` on. Of a live sound,
+        what waits gets its place up to that frame, and what had a place keeps it."""
         first, last, end = (f * SAMPLE_RATE_HZ // self._rate for f in (start, stop, heard))
         with self._lock:
             self._join(end)

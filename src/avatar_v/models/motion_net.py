@@ -177,7 +177,9 @@ class MotionNet(nn.Module):
         if self.config.hears:
             return self
         new = MotionNet(dataclasses.replace(self.config, hearing_layers=HEARING_LAYERS))
-        new.load_state_dict(self.state_dict(), strict=False)
+        new.load_state_dict(
+            {**new.state_dict(), **self.state_dict()}
+        )  # an unknown name is an error
         return new.to(self.silence)
 
     def reset_parameters(self) -> None:
