@@ -13,7 +13,6 @@ launching.py's.
 
 import os
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -53,7 +52,8 @@ class Ranks:
     ) -> None:
         self.rank, self.size, self.device = rank, size, device
         self._processes = dict(processes)
-        self._busy = self._closed = False
+        self._busy = False
+        self._closed = threading.Event()
         objects = dist.new_group(backend="gloo", timeout=NO_LIMIT)
         assert isinstance(objects, ProcessGroup)
         self._objects = objects
@@ -62,9 +62,10 @@ class Ranks:
         store = dist.distributed_c10d._get_default_store()
         self._store = store.clone()  # pyright: ignore[reportAttributeAccessIssue]  no stub has it
         self._lag = ""
+        work = self._beat if rank else self._watch
+        self._thread = threading.Thread(target=work, name="ranks", daemon=True)
         if size > 1:
-            work = self._beat if rank else self._watch
-            threading.Thread(target=work, name="ranks", daemon=True).start()
+            self._thread.start()
 
     def spread(self, *dits: AvatarDiT, vae: VideoVAE) -> None:
         """Let all ranks compute each of these together, and decode with ``vae``."""
@@ -115,7 +116,7 @@ class Ranks:
                 yield item
             end = ENDED
         finally:
-            if not self._closed:
+            if not self._closed.is_set():
                 with suppress(RuntimeError):  # a rank that is gone is told of by `watched`
                     self.share((end, None))
 
@@ -127,7 +128,7 @@ class Ranks:
         try:
             yield from made
         finally:
-            if not self._closed:
+            if not self._closed.is_set():
                 with suppress(RuntimeError):  # a rank that is gone is told of by `watched`
                     line.stop()
 
@@ -147,27 +148,30 @@ class Ranks:
 
     def close(self) -> None:
         """End the followers, which only read. Those of a launcher are told to end themselves."""
-        self._closed = True
+        self._closed.set()
         for process in self._processes.values():
             process.kill()
             process.join()
         if not self._processes and self.rank == 0:
             with suppress(RuntimeError):  # they have gone already
                 self.share()
+        if self._thread.is_alive():
+            # in the store when Python ends, it would take the process down with SIGABRT
+            self._thread.join(BEAT_S * MOST_MISSED)
         dist.destroy_process_group()
 
     def _beat(self) -> None:
         """A follower's signs of life."""
         with suppress(RuntimeError):  # rank 0 is gone
-            while not self._closed:
+            while not self._closed.is_set():
                 self._store.add(f"alive {self.rank}", 1)
-                time.sleep(BEAT_S)
+                self._closed.wait(BEAT_S)
 
     def _watch(self) -> None:
         """On rank 0: until a follower ends."""
         sentinels = [process.sentinel for process in self._processes.values()]
         beats, missed = dict.fromkeys(range(1, self.size), 0), dict.fromkeys(range(1, self.size), 0)
-        while not self._closed and not wait(sentinels, timeout=BEAT_S):
+        while not self._closed.is_set() and not self._has_ended(sentinels):
             for rank, before in beats.items():
                 beats[rank] = self._store.add(f"alive {rank}", 0)
                 missed[rank] = missed[rank] + 1 if beats[rank] == before else 0
@@ -175,10 +179,13 @@ class Ranks:
                     self._end(rank)
             if max(missed.values()) < MOST_MISSED:
                 self._lag = ""
-        time.sleep(PATIENCE_S)
-        if self._busy and not self._closed:
+        if not self._closed.wait(PATIENCE_S) and self._busy:
             notice(f"avatar-v: error: {self._death()}")
             os._exit(1)
+
+    def _has_ended(self, sentinels: list[int]) -> bool:
+        """Whether a follower ends within a beat; those of a launcher are not ours to see."""
+        return bool(wait(sentinels, timeout=BEAT_S)) if sentinels else self._closed.wait(BEAT_S)
 
     def _end(self, rank: int) -> None:
         """End a follower that gives no sign of life: whatever waits for it goes on."""
