@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import json
 import os
 import re
@@ -29,7 +30,7 @@ from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import Limits
 from avatar_v.serving.live import Rooms
 from avatar_v.serving.metrics import LiveMetrics
-from avatar_v.serving.place import VIDEO, Place
+from avatar_v.serving.place import RECORD, VIDEO, Place
 from avatar_v.serving.uploads import Uploads
 from avatar_v.serving.worker import Worker
 from avatar_v.weights.card import Card
@@ -73,7 +74,9 @@ def ask(app: Any, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
 
 def api_of(place: Place, talks: Talks | None = None, limits: Limits | None = None) -> FastAPI:
     how = {"admission": Admission(), "is_draining": asyncio.Event(), "talks": talks}
-    return create_api(place, Card("tiny"), None, limits=limits or Limits(), **how)
+    return create_api(
+        place, {"tiny": Card("tiny"), "other": Card("tiny")}, None, limits=limits or Limits(), **how
+    )
 
 
 def asked_for(place: Place, request_: Request) -> Job:
@@ -124,7 +127,7 @@ def test_a_folder_that_cannot_be_made_fails_a_job_and_not_its_worker(
 ) -> None:
     job = place.store.ask("acme", {}, seconds=1.0, priority=0, admission=Admission())
     (place.jobs / job.id).write_bytes(b"")  # as on a disk that is full
-    Worker(place.store, place.jobs, pipe, stop=threading.Event())._take()
+    Worker(place.store, place.jobs, {"tiny": pipe}, stop=threading.Event())._take()
     found = place.store.find(job.id, "acme")
     assert found is not None
     assert (found.state, found.error) == ("failed", f"[Errno 17] File exists: '{job.id}'")
@@ -137,7 +140,7 @@ def test_a_speech_longer_than_was_checked_fails_its_job(
     options = {"reference": person.reference, "audio": person.audio, "face_crop": False}
     admission = Admission()
     job = place.store.ask("acme", options, seconds=-1.0, priority=0, admission=admission)
-    Worker(place.store, place.jobs, pipe, stop=threading.Event())._take()
+    Worker(place.store, place.jobs, {"tiny": pipe}, stop=threading.Event())._take()
     found = place.store.find(job.id, "acme")
     assert found is not None
     assert found.state == "failed"
@@ -185,7 +188,7 @@ def test_faults_name_no_folder_of_the_server(
     job = asked_for(place, request_)
     (place.jobs / job.id).mkdir()
     (place.jobs / job.id / f".{VIDEO}.part").write_bytes(b"")  # where chunks are to lie
-    Worker(place.store, place.jobs, pipe, stop=threading.Event())._take()
+    Worker(place.store, place.jobs, {"tiny": pipe}, stop=threading.Event())._take()
     found = place.store.find(job.id, "acme")
     assert found is not None
     assert found.state == "failed"
@@ -199,10 +202,10 @@ def test_another_kind_of_worker_makes_a_video_anew(
     job = asked_for(place, request_)
     stop = threading.Event()
     stop.set()  # which leaves the video behind its first clip
-    Worker(place.store, place.jobs, pipe, stop=stop, grace_s=0.0)._take()
+    Worker(place.store, place.jobs, {"tiny": pipe}, stop=stop, grace_s=0.0)._take()
     kept = kept_folder(place.jobs / job.id / VIDEO) / "request.json"
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"torch": "1.0"}))
-    Worker(place.store, place.jobs, pipe, stop=threading.Event())._take()
+    Worker(place.store, place.jobs, {"tiny": pipe}, stop=threading.Event())._take()
     found = place.store.find(job.id, "acme")
     assert found is not None
     assert (found.state, found.error, found.num_frames) == ("done", None, 32)
@@ -212,7 +215,7 @@ def test_a_whole_video_that_could_not_be_told_of_is_made_again(
     place: Place, pipe: AvatarPipeline, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = asked_for(place, request_)
-    worker = Worker(place.store, place.jobs, pipe, stop=threading.Event())
+    worker = Worker(place.store, place.jobs, {"tiny": pipe}, stop=threading.Event())
 
     def end(self: JobStore, *args: Any, **found: Any) -> bool:
         raise OperationalError("UPDATE", {}, Exception("no connection"))
@@ -242,3 +245,32 @@ def test_what_cannot_be_made_is_not_taken_in(place: Place, tmp_path: Path) -> No
         app = api_of(place, limits=Limits(total_mib=mib))
         found, told = ask(app, "POST", "/v1/videos", form.encode())
         assert (found, words in str(told["error"])) == (status, True)
+
+
+def test_a_request_names_the_weights_that_make_it(
+    place: Place, pipe: AvatarPipeline, request_: Request, tmp_path: Path
+) -> None:
+    Image.new("RGB", (40, 40)).save(tmp_path / "me.png")
+    app = api_of(place)
+    id_ = ask(app, "POST", "/v1/files", (tmp_path / "me.png").read_bytes())[1]["id"]
+    told = ask(app, "GET", "/v1/weights")[1]["weights"]
+    assert [one["name"] for one in told] == ["tiny", "other"]
+    form = {"reference": id_, "script": "Hello.", "consent": True, "face_crop": False}
+    for name in ("third", ["tiny"], None):
+        found = ask(app, "POST", "/v1/videos", json.dumps({**form, "weights": name}).encode())
+        assert found == (422, {"error": "weights is one of tiny, other"})
+    other = copy.copy(pipe)
+    other.name = "another"
+    both = {"tiny": pipe, "other": other}
+    for named, sets in (
+        ({"weights": "other"}, both),
+        ({}, both),
+        ({"weights": "other"}, {"tiny": pipe}),
+    ):
+        assert ask(app, "POST", "/v1/videos", json.dumps(form | named).encode())[0] == 202
+        Worker(place.store, place.jobs, sets, stop=threading.Event())._take()
+    third, second, first = ask(app, "GET", "/v1/videos")[1]["videos"]
+    assert third["error"] == "the worker that took this has no weights other"
+    for job, name in ((first, "another"), (second, pipe.name)):
+        record = json.loads((place.jobs / job["id"] / RECORD).read_text())
+        assert record["weights"] == name

@@ -61,7 +61,7 @@ def test_a_request_its_video_and_its_chunks_are_one_trace(
     stop, jobs = threading.Event(), tmp_path / "jobs"
     jobs.mkdir()
     (job,) = store.of_owner("me")
-    worker = threading.Thread(target=Worker(store, jobs, pipe, stop=stop).work)
+    worker = threading.Thread(target=Worker(store, jobs, {"tiny": pipe}, stop=stop).work)
     worker.start()
     while not (found := store.of_owner("me")[0]).is_over:
         assert worker.is_alive()

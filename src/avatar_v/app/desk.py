@@ -146,7 +146,7 @@ class Desk:
         return Worker(
             self.place.store,
             self.place.jobs,
-            self.pipeline,
+            {self.pipeline.name: self.pipeline},
             stop=self.is_ending,
             consent=self.consent,
             policy=self.policy,

@@ -31,6 +31,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--clients", metavar="FILE", help="who may ask, by tokens (.yaml); else this machine alone")
     add("--new-client", metavar="NAME", help="print a new token and its line of --clients; end")
     add_served(parser, port=7861, total_mib=16384.0)
+    add("--more-weights", action="append", default=[], metavar="NAME|[NAME=]DIR", help="another "
+        "set, which requests name; what sets share is kept once; repeatable")  # fmt: skip
     add("--max-jobs", type=int, default=1000, metavar="N", help="that wait or run (%(default)s)")
     add("--max-wait", type=float, default=3600.0, metavar="S", help="to be expected; what would "
         "wait longer is refused (%(default)s)")  # fmt: skip
@@ -57,8 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
     if clients is None and not is_loopback(args.host):
         raise ValueError(f"--host {args.host} is reached by others: say who may ask by --clients")
-    card = read_card(weights_folder(args.weights))
     from avatar_v.generate.pipeline import AvatarPipeline
+    from avatar_v.generate.weight_sets import WeightSets, names_of
+    from avatar_v.request.request import Weights
     from avatar_v.serving.admission import Admission
     from avatar_v.serving.job_store import JobStore
     from avatar_v.serving.server import (
@@ -69,13 +72,16 @@ def run(args: argparse.Namespace) -> int:
     )
 
     check_packages()
+    names = names_of([args.weights, *args.more_weights])
+    cards = {name: read_card(weights_folder(where)) for name, where in names.items()}
     root = Path(args.files).resolve()
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = JobStore(args.queue or root / "queue.db")
 
-    def load() -> AvatarPipeline:
-        how = {"device": args.device, "precision": args.precision}
-        return AvatarPipeline.from_pretrained(args.weights, refiner=args.refiner, **how)
+    how = {"device": args.device, "precision": args.precision, "refiner": args.refiner}
+
+    def load() -> WeightSets:
+        return WeightSets({name: Weights(where, **how) for name, where in names.items()})
 
     rules = {
         name: None if getattr(args, name) is None else str(Path(getattr(args, name)).resolve())
@@ -85,13 +91,14 @@ def run(args: argparse.Namespace) -> int:
         work_until_stopped(store, root, load, **rules, grace_s=args.grace)
         return 0
     with listening(args.host, args.port) as listener:
-        pipeline = None if args.live == 0 else load()
+        talks = args.live != 0
+        pipeline = AvatarPipeline.from_pretrained(args.weights, **how) if talks else None
         print(f"avatar-v serve: http://{args.host}:{listener.getsockname()[1]}", flush=True)
         serve_api(
             listener,
             store,
             root,
-            card,
+            cards,
             clients,
             names=args.name,
             host=args.host,
@@ -129,4 +136,6 @@ def _worker(args: argparse.Namespace) -> list[str]:
                  "policy", "traces"):  # fmt: skip
         value = getattr(args, name)
         words += [] if value is None else [f"--{name}", str(value)]
+    for name in args.more_weights:
+        words += ["--more-weights", name]
     return words

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from jaxtyping import UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
 from avatar_v.base.device import chosen_device, chosen_precision
+from avatar_v.base.pools import TensorPool
 from avatar_v.generate.generator import Clip, LatentChunk, context_latents
 from avatar_v.generate.making import GenerationTask, RankTask
 from avatar_v.generate.ranks import Ranks
@@ -60,7 +61,8 @@ class LoadedPipeline:
     `follow`, and `close` ends them. With ``shard`` each rank keeps its part of the weights of the
     DiT and the text encoder, and with ``offload`` as well that part waits in main memory. With
     ``compile`` the blocks of the DiT are compiled at their first call (compiling.py). Ranks of
-    causal weights stand in a line, of which rank 0 always overlaps (parallel/timestep.py).
+    causal weights stand in a line, of which rank 0 always overlaps (parallel/timestep.py). A
+    ``pool`` holds the weights of other pipelines, of which equal ones are shared (weight_sets.py).
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class LoadedPipeline:
         folder: Path | None = None,
         adapters: Sequence[AdapterSpec] = (),
         ranks: Ranks | None = None,
+        pool: TensorPool | None = None,
     ) -> None:
         self.adapters = tuple(adapters)
         if dit.config.reads_low:
@@ -95,16 +98,14 @@ class LoadedPipeline:
         )
         self.offload, self.shard, self.compile = offload, shard, compile
         self.has_audio = dit.has_audio  # asked before a rank has but a part of the weights
-        networks = [(dit, conditioner)]
-        if self.refiner is not None:
-            networks.append((self.refiner.dit, self.refiner.conditioner))
+        networks = self._networks()
         if self.bf16:
             for dit, conditioner in networks:
                 narrow(dit, torch.bfloat16)
                 if conditioner.motion_net is not None:
                     narrow(conditioner.motion_net, torch.bfloat16)
         self.ranks = ranks
-        self._place(networks)
+        self._place(networks, pool)
         if ranks is not None and not self.dit.config.is_causal:
             decoding = networks[-1][1].vae
             ranks.spread(*(dit for dit, _ in networks), vae=decoding)
@@ -253,7 +254,19 @@ class LoadedPipeline:
             line=line,
         )
 
-    def _place(self, networks: Sequence[tuple[AvatarDiT, Conditioner]]) -> None:
+    @property
+    def networks(self) -> tuple[nn.Module, ...]:
+        """All networks, those of the refiner too."""
+        return tuple(itertools.chain.from_iterable(self._networks()))
+
+    def _networks(self) -> list[tuple[AvatarDiT, Conditioner]]:
+        refiner = self.refiner
+        own = (self.dit, self.conditioner)
+        return [own] if refiner is None else [own, (refiner.dit, refiner.conditioner)]
+
+    def _place(
+        self, networks: Sequence[tuple[AvatarDiT, Conditioner]], pool: TensorPool | None
+    ) -> None:
         """Bring weights to where they are to stay."""
         if self.shard:
             if self.ranks is None:
@@ -272,4 +285,7 @@ class LoadedPipeline:
             offload_models(networks, open_streams(self.device))
         else:
             for part in itertools.chain.from_iterable(networks):
-                part.to(self.device)
+                if pool is None:
+                    part.to(self.device)
+                else:
+                    pool.place(part)

@@ -4,6 +4,7 @@ import functools
 from typing import TypeVar
 
 from avatar_v.base.device import chosen_device, chosen_precision
+from avatar_v.base.pools import TensorPool
 from avatar_v.generate.launching import check_devices, launched_as, leading
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.ranks import Ranks
@@ -95,8 +96,10 @@ class StoredPipeline:
         """
         return self.load_as(LoadedPipeline, ranks)
 
-    def load_as(self, make: type[_Pipeline], ranks: Ranks | None = None) -> _Pipeline:
-        """`load`, as another kind of pipeline.
+    def load_as(
+        self, make: type[_Pipeline], ranks: Ranks | None = None, *, pool: TensorPool | None = None
+    ) -> _Pipeline:
+        """`load`, as another kind of pipeline, with the tensors of a ``pool``.
 
         ValueError for every key that does not fit (weights/weights.py), ChildProcessError for a
         rank that ends before it has begun.
@@ -124,6 +127,7 @@ class StoredPipeline:
             folder=self.folder,
             adapters=self.adapters,
             ranks=ranks,
+            pool=pool,
         )
 
 

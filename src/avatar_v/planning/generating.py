@@ -144,6 +144,7 @@ def generation_report(name: str, machine: Machine, video: Video, *, devices: int
         lines.append(f"{needed:.1f} s at {machine.mfu:.0%} of {peak}, if nothing waits")
     lines += table(parts, 0 if machine.gpu is None else RESERVE_GIB)
     lines.append(f"--offload: {-_offloaded(dit, conditioner) / GIB:+.1f} GiB")
+    lines.append(f"another set beside it, with a DiT of its own: {_size(dit) / GIB:+.1f} GiB")
     if ranks > 1:
         saved, waiting = _sharded(dit, conditioner, parts["activations"], ranks)
         lines.append(

@@ -3,6 +3,7 @@
     POST   /v1/files?name=me.mp4       the body is the file       -> {"id": …}
     POST   /v1/videos                  a request, with ids of files -> the video
     GET    /v1/videos                  the client's last 100
+    GET    /v1/weights                 sets of weights; where none is named, the first makes it
     GET    /v1/videos/ID?wait=30       its state; with wait as soon as it is over
     GET    /v1/videos/ID/avatar.mp4    also avatar.json, and live.m3u8 while it grows
     DELETE /v1/videos/ID               cancelled, or removed where it is over
@@ -34,6 +35,7 @@ from starlette.requests import HTTPConnection
 
 from avatar_v.base.outside import parse_json
 from avatar_v.request.request import Request as RequestOfVideo
+from avatar_v.request.resolve import num_steps_of
 from avatar_v.serving.admission import Admission, QueueFullError
 from avatar_v.serving.asked import (
     FIELDS,
@@ -58,6 +60,8 @@ from avatar_v.weights.card import Card
 
 LOG = logging.getLogger("avatar_v.serving")
 MAX_BODY = 2**16
+WEIGHTS = "weights"
+"""The field of a request that names a set of them."""
 LONGEST_WAIT_S = 60.0
 LOOK_S = 0.5
 RETRY_S = 30  # what is busy may be free again
@@ -72,7 +76,7 @@ _NOTHING = "there is nothing here (any more)"
 
 def create_api(
     place: Place,
-    card: Card,
+    cards: Mapping[str, Card],
     clients: Mapping[str, Client] | None,
     *,
     limits: Limits,
@@ -80,10 +84,10 @@ def create_api(
     is_draining: asyncio.Event,
     talks: "Talks | None" = None,
 ) -> FastAPI:
-    """The API. ``clients`` by the hashes of their tokens (None: whoever reaches it is one client);
+    """The API, for sets of weights with ``cards``. ``clients`` by the hashes of their tokens (None: whoever reaches it is one client);
     a server that ``is_draining`` takes nothing new. It holds conversations with ``talks``."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    server = _Server(place, card, clients, limits, admission, is_draining)
+    server = _Server(place, cards, clients, limits, admission, is_draining)
     app.add_middleware(Traced)
     _add_faults(app)
     _add_files(app, server)
@@ -105,7 +109,7 @@ class Talks:
 @dataclasses.dataclass(frozen=True)
 class _Server:
     place: Place
-    card: Card
+    cards: Mapping[str, Card]
     clients: Mapping[str, Client] | None
     limits: Limits
     admission: Admission
@@ -135,10 +139,23 @@ class _Server:
     def options(
         self, client: Client, values: Mapping[str, Any], *, is_live: bool = False
     ) -> tuple[dict[str, Any], float]:
-        """As `checked_options`, for files of this client."""
+        """As `checked_options`, for files of this client; of a video also the set of weights, where
+        one is named."""
         find = partial(Uploads(self.place.uploads).find, client.name)
-        how = {"is_live": is_live, "known": LIVE_FIELDS if is_live else FIELDS}
-        return checked_options(values, find, limits=self.limits, card=self.card, **how)
+        known = LIVE_FIELDS if is_live else (*FIELDS, WEIGHTS)
+        named = {} if is_live else {k: v for k, v in values.items() if k == WEIGHTS}
+        name = named.get(WEIGHTS, next(iter(self.cards)))
+        if not isinstance(name, str) or name not in self.cards:
+            raise ValueError(f"{WEIGHTS} is one of {', '.join(self.cards)}")
+        options, seconds = checked_options(
+            {k: v for k, v in values.items() if k not in named},
+            find,
+            limits=self.limits,
+            card=self.cards[name],
+            is_live=is_live,
+            known=known,
+        )
+        return options | named, seconds
 
     def shown(self, job: Job) -> dict[str, Any]:
         """A video as clients see it."""
@@ -250,6 +267,13 @@ def _add_videos(app: FastAPI, server: _Server) -> None:
             key=key,
         )
         return server.shown(job)
+
+    @app.get("/v1/weights")
+    def weights(request: Request) -> dict[str, Any]:
+        server.client(request)
+        cards = server.cards.items()
+        sets = [{"name": name, "num_steps": num_steps_of(None, card)} for name, card in cards]
+        return {"weights": sets}
 
     @app.get("/v1/videos")
     def own(request: Request) -> dict[str, Any]:

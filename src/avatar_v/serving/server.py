@@ -50,7 +50,7 @@ def serve_api(
     listener: socket.socket,
     store: JobStore,
     root: Path,
-    card: Card,
+    cards: Mapping[str, Card],
     clients: Mapping[str, Client] | None,
     *,
     names: Collection[str],
@@ -64,7 +64,8 @@ def serve_api(
     consent: str | None = None,
     policy: str | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. ``workers`` are commands, each kept running. ``pipeline``
+    """Serve until SIGTERM or Ctrl-C. A request names one of ``cards``, or means the first.
+    ``workers`` are commands, each kept running. ``pipeline``
     holds conversations, ``most_live`` or as many as are measured, under ``consent`` and
     ``policy``; at the end they have ``grace_s``."""
     from avatar_v.serving.api import MAX_BODY, Talks, create_api
@@ -86,7 +87,7 @@ def serve_api(
         talks = Talks(rooms, rules)
     app = create_api(
         place,
-        card,
+        cards,
         clients,
         limits=limits,
         admission=admission,
@@ -126,13 +127,13 @@ def _worded(sentence: str) -> tuple[bytes, bytes]:
 def work_until_stopped(
     store: JobStore,
     root: Path,
-    load: "Callable[[], AvatarPipeline]",
+    load: "Callable[[], Mapping[str, AvatarPipeline]]",
     *,
     consent: str | None,
     policy: str | None,
     grace_s: float,
 ) -> None:
-    """One worker with the weights that ``load`` gives, until SIGTERM or Ctrl-C; a second one ends
+    """One worker with the sets of weights that ``load`` gives, until SIGTERM or Ctrl-C; a second one ends
     it at once. One that a server has started ends with it."""
     stop, place = threading.Event(), Place(store, root)
     place.make()

@@ -15,8 +15,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -50,14 +51,15 @@ class Worker:
     ``jobs`` is the folder of their files, shared with the server. ``consent`` and ``policy`` are
     files and folders of this machine (request/request.py). Nothing is begun unless ``may_begin``;
     ``check`` raises where a video may not go on. ``words`` puts messages of the library into words
-    for clients, without the paths that it is given.
+    for clients, without the paths that it is given. Of ``pipelines`` by name a request says which
+    makes it, else the first does.
     """
 
     def __init__(
         self,
         store: JobStore,
         jobs: Path,
-        pipeline: AvatarPipeline,
+        pipelines: Mapping[str, AvatarPipeline],
         *,
         stop: threading.Event,
         consent: str | None = None,
@@ -67,7 +69,8 @@ class Worker:
         check: Callable[[], None] = lambda: None,
         words: Callable[..., str] = field_words,
     ) -> None:
-        self.store, self.jobs, self.pipeline = store, jobs, pipeline
+        self.store, self.jobs, self._pipelines = store, jobs, pipelines
+        self._hash = "+".join(pipeline.weights_hash for pipeline in pipelines.values())
         self.name, self.is_making = worker_name(os.getpid()), False
         self._stop, self._grace_s, self._seen_s = stop, grace_s, -KEEP_S
         self._may_begin, self._check, self._words = may_begin, check, words
@@ -118,15 +121,19 @@ class Worker:
             os.close(lock)
 
     def _make_alone(self, job: Job, folder: Path) -> None:
-        request = _request(job, folder / VIDEO).changed(**self._given)
+        options = dict(job.request)
+        name = options.pop("weights", next(iter(self._pipelines)))
+        if name not in self._pipelines:  # workers of one queue may hold other sets
+            return self._fail(job, folder, f"the worker that took this has no weights {name}")
+        request = _request(options, folder / VIDEO).changed(**self._given)
         begin = time.perf_counter()
         try:
             with self._kept(job) as is_lost:
                 try:
-                    whole = self._frames(job, request, folder, is_lost)
+                    whole = self._frames(job, request, folder, is_lost, self._pipelines[name])
                 except KeptError:  # of a worker of another version, precision or device
                     anew = request.changed(resume=False)
-                    whole = self._frames(job, anew, folder, is_lost)
+                    whole = self._frames(job, anew, folder, is_lost, self._pipelines[name])
         except SQLAlchemyError:
             raise
         except (ValueError, OSError) as error:
@@ -143,20 +150,25 @@ class Worker:
                 self._remove_unless_kept(job, folder)
 
     def _frames(
-        self, job: Job, request: Request, folder: Path, is_lost: threading.Event
+        self,
+        job: Job,
+        request: Request,
+        folder: Path,
+        is_lost: threading.Event,
+        pipeline: AvatarPipeline,
     ) -> float | None:
         """The seconds of a video that is whole; None of one that was cancelled or given back."""
         for old in folder.glob("live*"):
             old.unlink()
         making = run(
             request,
-            self.pipeline,
+            pipeline,
             beside=(build_output(str(folder / LIVE)),),
             save=lambda record: save_public(record, self._words),
         )
         paths = (*files_of(request), *self._hidden)
         warnings = [self._words(text, *paths) for text in making.inputs.warnings]
-        rate, num, end_s = self.pipeline.format.video.frame_rate_hz, 0, float("inf")
+        rate, num, end_s = pipeline.format.video.frame_rate_hz, 0, float("inf")
         total = making.inputs.num_frames or 0
         _check_length(request, total / rate, job.seconds)
         self.store.keep(job, total=total, warnings=json.dumps(warnings))
@@ -212,7 +224,7 @@ class Worker:
 
     def _seen(self, **made: float) -> None:
         self._seen_s = time.monotonic()
-        self.store.seen(self.name, self.pipeline.weights_hash, **made)
+        self.store.seen(self.name, self._hash, **made)
 
 
 def _check_length(request: Request, read_s: float, checked_s: float) -> None:
@@ -224,10 +236,10 @@ def _check_length(request: Request, read_s: float, checked_s: float) -> None:
         )
 
 
-def _request(job: Job, out: Path) -> Request:
-    """Of a job; in a later try it goes on with what the one before has left, or makes anew what
-    that one could not tell of any more."""
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in job.request.items()}
+def _request(options: Mapping[str, Any], out: Path) -> Request:
+    """With the options of a job; in a later try it goes on with what the one before has left, or
+    makes anew what that one could not tell of any more."""
+    options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     how = {"out": str(out), "overwrite": True, "resume": has_kept(out)}
     return Request.of(**options).changed(watermark=True, **how)
 
