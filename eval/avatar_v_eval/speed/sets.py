@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.request.request import Request
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.cases import drawn_clips, rendered_video
-from avatar_v_eval.intervals import mean_interval, median_of_repeats
+from avatar_v_eval.intervals import mean_interval
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.turns import seconds
@@ -69,14 +70,13 @@ def bytes_numbers(names: dict[str, str], device: str) -> dict[str, Number]:
     """Of each set alone, and the time to load it."""
     numbers, apart, took = {}, 0, []
     for name, where in names.items():
-        found: list[AvatarPipeline] = []
-        load = lambda where=where: AvatarPipeline.from_pretrained(where, device=device)  # noqa: E731
-        load()  # the files are in the system's cache then
-        took.append(seconds(lambda load=load: found.append(load())))
-        alone = num_bytes(*found[0].networks)
+        load = partial(AvatarPipeline.from_pretrained, where, device=device)
+        pipeline = load()
+        took.append(seconds(load))  # the files are in the system's cache by now
+        alone = num_bytes(*pipeline.networks)
         apart += alone
         numbers[f"alone_{name}"] = Number(alone / 2**20, 1).described(f"{name} alone", unit="MiB")
-    numbers["load"] = median_of_repeats(took).described("loading one set", unit="s")
+    numbers["load"] = mean_interval(np.array(took)).described("loading one set", unit="s")
     numbers["apart"] = Number(apart / 2**20, len(names)).described("the sum of them", unit="MiB")
     return numbers
 

@@ -84,8 +84,9 @@ def create_api(
     is_draining: asyncio.Event,
     talks: "Talks | None" = None,
 ) -> FastAPI:
-    """The API, for sets of weights with ``cards``. ``clients`` by the hashes of their tokens (None: whoever reaches it is one client);
-    a server that ``is_draining`` takes nothing new. It holds conversations with ``talks``."""
+    """The API, for sets of weights with ``cards``. ``clients`` by the hashes of their tokens (None:
+    whoever reaches it is one client); a server that ``is_draining`` takes nothing new. It holds
+    conversations with ``talks``."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     server = _Server(place, cards, clients, limits, admission, is_draining)
     app.add_middleware(Traced)

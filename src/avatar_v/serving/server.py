@@ -133,8 +133,8 @@ def work_until_stopped(
     policy: str | None,
     grace_s: float,
 ) -> None:
-    """One worker with the sets of weights that ``load`` gives, until SIGTERM or Ctrl-C; a second one ends
-    it at once. One that a server has started ends with it."""
+    """One worker with the sets of weights that ``load`` gives, until SIGTERM or Ctrl-C; a second
+    one ends it at once. One that a server has started ends with it."""
     stop, place = threading.Event(), Place(store, root)
     place.make()
 
