@@ -170,6 +170,9 @@ def test_what_is_too_much_is_refused_with_a_reason(store: JobStore, clock: list[
     assert store.num_workers() == 0
     last = ask(store, "they", admission=many)
     assert store.wait_of(last) == (2, None)  # behind my first and yours, and before my second
+    waited = store.of_owner("me")[-1]
+    assert store.take("w") is not None
+    assert store.wait_of(waited) == (0, None)  # it has begun since
 
 
 def test_old_jobs_go(store: JobStore, clock: list[float]) -> None:

@@ -58,9 +58,9 @@ def measure(options: argparse.Namespace) -> Findings:
         "Several sets of weights in one process",
         numbers,
         notes=[
-            f"on {sets[next(iter(sets))].device.type}; the first frames of {SPEECH_FRAMES} frames of "
-            "speech in one step, the person known by one picture, files read before; on a CPU time of "
-            "the processor",
+            f"on {sets[next(iter(sets))].device.type}; the first frames of {SPEECH_FRAMES} frames "
+            "of speech in one step, the person known by one picture, files read before; on a CPU "
+            "time of the processor",
             f"{options.repeats} turns of each set, behind one that warms up",
         ],
     )

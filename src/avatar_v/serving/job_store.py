@@ -132,7 +132,8 @@ class JobStore:
             first = in_turn(db)
             ids = [id_ for id_, _ in first]
             waits = first[: ids.index(job.id) if job.id in ids else 0]
-            num, video_s = sums(db, JOBS.c.state == "running")
+            # one that has begun since it was read does not wait for itself
+            num, video_s = sums(db, JOBS.c.state == "running", JOBS.c.id != job.id)
             video_s += sum(seconds for _, seconds in waits)
             return num + len(waits), time_of(db, video_s, time.time())
 
