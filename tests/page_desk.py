@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,9 @@ def desk_of(root: Path, pipeline: AvatarPipeline, **rules: str) -> Desk:
     root.mkdir(parents=True)
     place = Place(JobStore(root / "queue.db"), root)
     place.make()
-    return Desk(place, pipeline, Limits(), **rules)
+    other = copy.copy(pipeline)  # to choose
+    other.name = "other"
+    return Desk(place, {"tiny": pipeline, "other": other}, Limits(), **rules)
 
 
 def form_of(desk: Desk, request: Request, visitor: Visitor = ME, **changes: Any) -> PageForm:

@@ -77,7 +77,9 @@ def test_a_job_can_be_watched_and_downloaded(desk: Desk, form: PageForm) -> None
     assert len(record["watermark"]) == 8
     assert str(desk.place.root) not in json.dumps(record)
     assert not writers()
-    again = desk.place.jobs / job_of(made(desk, form, ME)[-1])
+    assert record["weights"] == desk.pipeline.name
+    again = desk.place.jobs / job_of(made(desk, dataclasses.replace(form, weights="other"), ME)[-1])
+    assert json.loads((again / "avatar.json").read_text())["weights"] == "other"
     assert read_video(again / "avatar.mp4").equal(read_video(folder / "avatar.mp4"))  # one seed
 
 

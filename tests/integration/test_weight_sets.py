@@ -7,10 +7,10 @@ import torch
 
 from avatar_v.base.pools import TensorPool, num_bytes
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.weight_sets import WeightSets, names_of
+from avatar_v.generate.weight_sets import WeightSets
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.request.request import Request, Weights
-from avatar_v.weights.card import read_card
+from avatar_v.weights.card import names_of, read_card
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 
 

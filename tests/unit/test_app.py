@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -27,7 +28,7 @@ from avatar_v.faces.face_track import HOW_TO_INSTALL, TAKE_CENTRE
 from avatar_v.media.containers import extent
 from avatar_v.media.reading import probe, read_audio
 from avatar_v.request.request import PersonOptions, Request, SamplingOptions
-from avatar_v.serving.asked import FIELDS, FILES, checked_options
+from avatar_v.serving.asked import FIELDS, FILES, WEIGHTS, checked_options
 from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import CONSENT, Limits
 from avatar_v.serving.place import job_path
@@ -68,9 +69,10 @@ def form(tmp_path: Path) -> PageForm:
 def checked(form: PageForm, limits: Limits | None = None, *, is_live: bool = False) -> Request:
     """The request of a form whose ids are paths."""
     values = form_values(form, is_live=is_live)
-    card = Card("tiny")
-    how = {"limits": limits or Limits(), "card": card, "called": CALLED, "words": form_words}
+    cards = {"tiny": Card("tiny"), "other": Card("tiny")}
+    how = {"limits": limits or Limits(), "cards": cards, "called": CALLED, "words": form_words}
     options, _ = checked_options(values, Path, is_live=is_live, **how)
+    assert options.pop("weights", None) == (None if is_live else form.weights)
     return Request.of(**options)
 
 
@@ -86,6 +88,8 @@ def test_a_form_becomes_a_request(form: PageForm) -> None:
     assert request.person.face_crop
     assert not request.person.from_prompt
     assert checked(dataclasses.replace(form, new_scene=True)).person.from_prompt
+    form = dataclasses.replace(form, weights="other")
+    assert checked(form) == request
     live = checked(dataclasses.replace(form, speech=None), is_live=True)
     assert (live.person.audio, live.sampling.num_steps) == ("-", 8)
 
@@ -102,6 +106,7 @@ def test_a_form_becomes_a_request(form: PageForm) -> None:
         ({"num_steps": 2.5}, "got 2.5"),
         ({"num_steps": 65}, "got 65"),
         ({"seed": -1}, "Seed is a whole number"),
+        ({"weights": "third"}, "weights is one of tiny, other"),
         ({"seed": float("nan")}, "Seed is a whole number"),
         ({"seed": float("inf")}, "Seed is a whole number"),
         ({"guidance_audio": float("nan")}, "Strength of the sound is from 0 to 6, got nan"),
@@ -119,7 +124,7 @@ def test_no_field_of_a_client_is_a_path() -> None:
     are words, which are never read from a file."""
     fields = [*dataclasses.fields(PersonOptions), *dataclasses.fields(SamplingOptions)]
     kinds = {field.name: field.metadata["option"].metavar or "" for field in fields}
-    named = {name for name in FIELDS if re.search("FILE|DIR", kinds[name])}
+    named = {name for name in {*FIELDS} - {WEIGHTS} if re.search("FILE|DIR", kinds[name])}
     assert named - set(FILES) == {"script", "voice", "prompt", "scene"}
 
 
@@ -188,6 +193,15 @@ def test_a_page_shows_text_as_text() -> None:
     assert "5 minutes" in html.footer(Limits(), "here").replace(NBSP, " ")
     assert "1 video is made before yours" in html.waiting(1)["status"]
     assert "2 videos are made before yours" in html.waiting(2)["status"]
+
+
+def test_a_page_offers_the_weights_that_there_are() -> None:
+    sets = {"<fast>": SimpleNamespace(card=Card("tiny")), "b": SimpleNamespace(card=Card("tiny"))}
+    shown = html.choice(sets)
+    assert (
+        '<option value="&lt;fast&gt;" data-steps="4">&lt;fast&gt;</option><option value="b"'
+        in shown
+    )
 
 
 def test_only_files_of_jobs_are_given(tmp_path: Path) -> None:
@@ -312,7 +326,7 @@ def test_small_things_are_made_by_turns() -> None:
 
 def test_a_taken_or_impossible_port_is_told_before_weights_are_loaded(tmp_path: Path) -> None:
     pytest.importorskip("fastapi", reason="the app's extra is not installed")
-    how = {"weights": tmp_path, "device": "cpu", "precision": "fp32", "limits": Limits()}
+    how = {"weights": {"own": tmp_path}, "device": "cpu", "precision": "fp32", "limits": Limits()}
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(OSError, match="cannot listen on 127"),

@@ -20,10 +20,11 @@ from avatar_v.base import checks
 from avatar_v.base.pools import num_bytes
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.run import run
-from avatar_v.generate.weight_sets import WeightSets, names_of
+from avatar_v.generate.weight_sets import WeightSets
 from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.request.request import Request
 from avatar_v.types import SAMPLES_PER_FRAME
+from avatar_v.weights.card import names_of
 from avatar_v_eval.cases import drawn_clips, rendered_video
 from avatar_v_eval.intervals import mean_interval
 from avatar_v_eval.protocol import Findings

@@ -27,7 +27,7 @@ from avatar_v.media.writer import write_wav
 from avatar_v.request.request import Request
 from avatar_v.safety.moderation import Moderator
 from avatar_v.serving.admission import Admission
-from avatar_v.serving.asked import checked_options
+from avatar_v.serving.asked import WEIGHTS, checked_options
 from avatar_v.serving.clients import digest
 from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import BROKEN, Limits
@@ -45,21 +45,22 @@ LOG = logging.getLogger("avatar_v.app")
 
 
 class Desk:
-    """What visitors ask of the queue of ``place``, for the weights of ``pipeline``. Requests are
-    checked against the records in the folder ``consent`` and a ``policy``, where they are given,
-    and texts said by ``voice``."""
+    """What visitors ask of the queue of ``place``, for one of the ``pipelines``: the first where
+    they choose none, and in conversations. Requests are checked against the records in the folder
+    ``consent`` and a ``policy``, where they are given, and texts said by ``voice``."""
 
     def __init__(
         self,
         place: Place,
-        pipeline: AvatarPipeline,
+        pipelines: Mapping[str, AvatarPipeline],
         limits: Limits,
         *,
         consent: str | None = None,
         policy: str | None = None,
         voice: str = DRAWN,
     ) -> None:
-        self.place, self.pipeline, self.limits, self.voice = place, pipeline, limits, voice
+        self.place, self.pipelines, self.limits, self.voice = place, pipelines, limits, voice
+        self.pipeline = next(iter(pipelines.values()))
         self.consent, self.policy = (
             None if path is None else str(Path(path).resolve()) for path in (consent, policy)
         )  # whole, since the page takes them out of messages
@@ -80,7 +81,7 @@ class Desk:
             form_values(form, is_live=is_live),
             partial(self.uploads.find, browser),
             limits=self.limits,
-            card=self.pipeline.card,
+            cards={name: one.card for name, one in self.pipelines.items()},
             is_live=is_live,
             called=CALLED,
             words=self.words,
@@ -146,7 +147,7 @@ class Desk:
         return Worker(
             self.place.store,
             self.place.jobs,
-            {self.pipeline.name: self.pipeline},
+            self.pipelines,
             stop=self.is_ending,
             consent=self.consent,
             policy=self.policy,
@@ -191,7 +192,8 @@ class Desk:
 
     def _state(self, job: Job) -> dict[str, Any] | None:
         """What the page shows for a job; None: as before."""
-        rate = self.pipeline.format.video.frame_rate_hz
+        pipeline = self.pipelines.get(job.request.get(WEIGHTS, ""), self.pipeline)
+        rate = pipeline.format.video.frame_rate_hz
         if job.state == "waiting":
             ahead, _ = self.place.store.wait_of(job)
             return html.waiting(ahead) if ahead or self.is_talking() else None

@@ -52,6 +52,7 @@ class PageForm:
     guidance_audio: _Number | None
     reference_s: _Number | None
     seed: _Number | None
+    weights: StrictStr | None = None  # None: the page's first ones
 
 
 def form_values(form: PageForm, *, is_live: bool = False) -> dict[str, Any]:
@@ -77,7 +78,9 @@ def form_values(form: PageForm, *, is_live: bool = False) -> dict[str, Any]:
         "guidance_audio": _within("Strength of the sound", form.guidance_audio, GUIDANCE),
         "reference_s": _within("Seconds of reference", form.reference_s, REFERENCE_S),
     }
-    return values if is_live else {**values, "audio": form.speech}
+    if is_live:
+        return values
+    return {**values, "audio": form.speech} | ({"weights": form.weights} if form.weights else {})
 
 
 def form_words(text: str, *paths: str | Path | None) -> str:

@@ -30,8 +30,12 @@ UNPLAYABLE = "This browser cannot play the video while it grows; download it whe
 NBSP = "\N{NO-BREAK SPACE}"
 
 
-def page(pipeline: AvatarPipeline, limits: Limits, voice: str, *, is_own: bool = True) -> str:
-    """The whole page for the weights of a pipeline; its videos are its own, or a server's."""
+def page(
+    pipelines: Mapping[str, AvatarPipeline], limits: Limits, voice: str, *, is_own: bool = True
+) -> str:
+    """The whole page for sets of weights, the first of which its words are about; its videos are
+    its own, or a server's."""
+    pipeline = next(iter(pipelines.values()))
     names = [pipeline.name, *([pipeline.refiner.name] if pipeline.refiner else [])]
     named = " and ".join(Path(name).name for name in names)
     where = f"Weights: {named}, {str(pipeline.sizes().out).replace('x', '×')} pixels"
@@ -60,8 +64,22 @@ def page(pipeline: AvatarPipeline, limits: Limits, voice: str, *, is_own: bool =
     for name, (low, high) in {"steps": STEPS, "guide": GUIDANCE, "read": REFERENCE_S}.items():
         words |= {f"{name}_low": f"{low:g}", f"{name}_high": f"{high:g}"}
     words = {name: escape(str(word)) for name, word in words.items()}
+    words["weights"] = choice(pipelines) if len(pipelines) > 1 else ""
     words |= {"empty": EMPTY, "stopped": stopped(), "footer": footer(limits, where, is_own=is_own)}
     return Template(static_file("page.html")).substitute(words)
+
+
+def choice(pipelines: Mapping[str, AvatarPipeline]) -> str:
+    """The field that chooses among sets of weights, each with its steps (static/page.js)."""
+    options = "".join(
+        f'<option value="{escape(name)}" data-steps="{num_steps_of(None, one.card)}">'
+        f"{escape(name)}</option>"
+        for name, one in pipelines.items()
+    )
+    return (
+        f'<label class="av-field">Weights\n<select id="av-weights">{options}</select></label>'
+        '<p class="av-info">All are loaded; Talk takes the first</p>'
+    )
 
 
 def static_file(name: str) -> str:

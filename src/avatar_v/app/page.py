@@ -106,7 +106,7 @@ def _add_faults(app: FastAPI) -> None:
 
 
 def _add_page(app: FastAPI, desk: Desk, is_own: bool) -> None:
-    page = html.page(desk.pipeline, desk.limits, desk.voice, is_own=is_own)
+    page = html.page(desk.pipelines, desk.limits, desk.voice, is_own=is_own)
 
     @app.get("/")
     async def form(request: Request) -> Response:

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from avatar_v.app.place import private_folder
 from avatar_v.engines.voices import DRAWN
-from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.weight_sets import WeightSets
+from avatar_v.request.request import Weights
 from avatar_v.serving.admission import Admission
 from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.limits import Limits
@@ -41,7 +42,7 @@ def serve(
     host: str,
     port: int,
     names: Collection[str] = (),
-    weights: str | Path,
+    weights: Mapping[str, str | Path],
     refiner: str | Path | None = None,
     device: str,
     precision: str,
@@ -56,8 +57,9 @@ def serve(
 ) -> None:
     """Run until interrupted. ValueError for missing weights or packages, OSError for a taken port.
 
-    ``live`` conversations at the same time, or as many as are measured. On SIGTERM those that are
-    held have ``drain_s`` to end, while nobody else is taken in.
+    ``weights`` are sets by name, the first of which holds conversations: ``live`` of them at the
+    same time, or as many as are measured. On SIGTERM those that are held have ``drain_s`` to end,
+    while nobody else is taken in.
 
     All files lie in one temporary folder, which is removed at the end. Or they lie in ``files`` of
     an `avatar-v serve`, whose workers then make the videos of its ``queue`` (queue.db there).
@@ -75,14 +77,14 @@ def serve(
     with listening(host, port) as listener, private_folder() as root:
         print("loading the weights …", file=sys.stderr)
         how = {"device": device, "precision": precision, "refiner": refiner}
-        pipeline = AvatarPipeline.from_pretrained(weights, **how)
+        sets = WeightSets({name: Weights(where, **how) for name, where in weights.items()})
         own = root if files is None else Path(files).resolve()
         place = Place(JobStore(queue or own / "queue.db"), own)
         place.make()
         if files is not None:
             limits = dataclasses.replace(limits, num_waiting=Admission().most - 1)
-        desk = Desk(place, pipeline, limits, consent=consent, policy=policy, voice=voice)
-        rooms = Rooms(pipeline, live, talk_s=limits.talk_s, words=desk.words)
+        desk = Desk(place, sets, limits, consent=consent, policy=policy, voice=voice)
+        rooms = Rooms(desk.pipeline, live, talk_s=limits.talk_s, words=desk.words)
         app = create_app(desk, rooms, host=host, names=names, is_own=files is None)
         config = server_config(app, last_words_s=LAST_WORDS_S, sockets=True)
         bound_port = listener.getsockname()[1]

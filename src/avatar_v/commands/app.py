@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from avatar_v.engines.voices import DRAWN
 from avatar_v.safety.consent import read_consents
 from avatar_v.safety.policy import read_policy
-from avatar_v.weights.card import DEFAULT_WEIGHTS, read_card, weights_folder
+from avatar_v.weights.card import DEFAULT_WEIGHTS, names_of, read_card, weights_folder
 
 if TYPE_CHECKING:
     from avatar_v.serving.limits import Limits
@@ -42,6 +42,8 @@ def add_served(parser: argparse.ArgumentParser, *, port: int, total_mib: float) 
     add("--port", type=int, default=port, help="0: any free one (%(default)s)")
     add("--name", action="append", default=[], help="another name it is reached by; repeatable")
     add("--weights", default=DEFAULT_WEIGHTS, metavar="NAME|DIR", help="(%(default)s)")
+    add("--more-weights", action="append", default=[], metavar="NAME|[NAME=]DIR", help="another "
+        "set, to choose among; what sets share is kept once; repeatable")  # fmt: skip
     add("--refiner", metavar="NAME|DIR", help="small_refiner or own: larger pictures")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
@@ -55,7 +57,7 @@ def add_served(parser: argparse.ArgumentParser, *, port: int, total_mib: float) 
 
 def check_served(args: argparse.Namespace) -> None:
     """ValueError for weights, records of consent and rules that are not what they should be."""
-    for name in (args.weights, args.refiner):
+    for name in (*names_of([args.weights, *args.more_weights]).values(), args.refiner):
         if name is not None:
             read_card(weights_folder(name))
     if args.consent is not None:
@@ -94,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         names=args.name,
-        weights=args.weights,
+        weights=names_of([args.weights, *args.more_weights]),
         refiner=args.refiner,
         device=args.device,
         precision=args.precision,

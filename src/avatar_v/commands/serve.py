@@ -7,7 +7,7 @@ from pathlib import Path
 from avatar_v.base import checks
 from avatar_v.base.traces import start_traces
 from avatar_v.commands.app import add_served, check_served, limits_of
-from avatar_v.weights.card import read_card, weights_folder
+from avatar_v.weights.card import names_of, read_card, weights_folder
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -31,8 +31,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--clients", metavar="FILE", help="who may ask, by tokens (.yaml); else this machine alone")
     add("--new-client", metavar="NAME", help="print a new token and its line of --clients; end")
     add_served(parser, port=7861, total_mib=16384.0)
-    add("--more-weights", action="append", default=[], metavar="NAME|[NAME=]DIR", help="another "
-        "set, which requests name; what sets share is kept once; repeatable")  # fmt: skip
     add("--max-jobs", type=int, default=1000, metavar="N", help="that wait or run (%(default)s)")
     add("--max-wait", type=float, default=3600.0, metavar="S", help="to be expected; what would "
         "wait longer is refused (%(default)s)")  # fmt: skip
@@ -60,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if clients is None and not is_loopback(args.host):
         raise ValueError(f"--host {args.host} is reached by others: say who may ask by --clients")
     from avatar_v.generate.pipeline import AvatarPipeline
-    from avatar_v.generate.weight_sets import WeightSets, names_of
+    from avatar_v.generate.weight_sets import WeightSets
     from avatar_v.request.request import Weights
     from avatar_v.serving.admission import Admission
     from avatar_v.serving.job_store import JobStore

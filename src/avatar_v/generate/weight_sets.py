@@ -4,9 +4,8 @@ What they have in common, as the VAE and the encoders of a teacher and its stude
 once. Nothing is loaded, moved or merged between two videos: another set is another entry.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -16,6 +15,7 @@ from avatar_v.generate.launching import launched_as
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.request.request import Weights
+from avatar_v.weights.card import names_of
 
 
 class WeightSets(Mapping[str, AvatarPipeline]):
@@ -75,17 +75,3 @@ class WeightSets(Mapping[str, AvatarPipeline]):
     def num_bytes(self) -> int:
         """Bytes of all weights, those that are shared counted once."""
         return num_bytes(*(network for one in self.values() for network in one.networks))
-
-
-def names_of(words: Iterable[str]) -> dict[str, str]:
-    """Sets of weights by name: a word is a name that ships, a folder, whose last part is then the
-    name, or NAME=DIR. ValueError for two of one name."""
-    found: dict[str, str] = {}
-    for word in words:
-        name, given, where = word.partition("=")
-        if not given or Path(word).is_dir():
-            name, where = Path(word).name, word
-        if not name or name in found:
-            raise ValueError(f"--more-weights {word}: another set has this name: say NAME={where}")
-        found[name] = where
-    return found

@@ -60,8 +60,6 @@ from avatar_v.weights.card import Card
 
 LOG = logging.getLogger("avatar_v.serving")
 MAX_BODY = 2**16
-WEIGHTS = "weights"
-"""The field of a request that names a set of them."""
 LONGEST_WAIT_S = 60.0
 LOOK_S = 0.5
 RETRY_S = 30  # what is busy may be free again
@@ -140,23 +138,10 @@ class _Server:
     def options(
         self, client: Client, values: Mapping[str, Any], *, is_live: bool = False
     ) -> tuple[dict[str, Any], float]:
-        """As `checked_options`, for files of this client; of a video also the set of weights, where
-        one is named."""
+        """As `checked_options`, for files of this client."""
         find = partial(Uploads(self.place.uploads).find, client.name)
-        known = LIVE_FIELDS if is_live else (*FIELDS, WEIGHTS)
-        named = {} if is_live else {k: v for k, v in values.items() if k == WEIGHTS}
-        name = named.get(WEIGHTS, next(iter(self.cards)))
-        if not isinstance(name, str) or name not in self.cards:
-            raise ValueError(f"{WEIGHTS} is one of {', '.join(self.cards)}")
-        options, seconds = checked_options(
-            {k: v for k, v in values.items() if k not in named},
-            find,
-            limits=self.limits,
-            card=self.cards[name],
-            is_live=is_live,
-            known=known,
-        )
-        return options | named, seconds
+        how = {"is_live": is_live, "known": LIVE_FIELDS if is_live else FIELDS}
+        return checked_options(values, find, limits=self.limits, cards=self.cards, **how)
 
     def shown(self, job: Job) -> dict[str, Any]:
         """A video as clients see it."""

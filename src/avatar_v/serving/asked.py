@@ -29,11 +29,16 @@ OURS = (
 )  # fmt: skip
 """Options of a person that are the server's: its folders, code that is named, and what live sound
 needs."""
-FIELDS = tuple(
-    field.name
-    for part in (PersonOptions, SamplingOptions)
-    for field in dataclasses.fields(part)
-    if field.name not in OURS
+WEIGHTS = "weights"
+"""The field that names a set of them."""
+FIELDS = (
+    WEIGHTS,
+    *(
+        field.name
+        for part in (PersonOptions, SamplingOptions)
+        for field in dataclasses.fields(part)
+        if field.name not in OURS
+    ),
 )
 LIVE_FIELDS = ("reference", "also", "image", "prompt", "from_prompt", "face_crop", "reference_s",
                "gain_db", "seed", "voice")  # fmt: skip
@@ -45,7 +50,7 @@ def checked_options(
     find: Callable[[str], Path | None],
     *,
     limits: Limits,
-    card: Card,
+    cards: Mapping[str, Card],
     is_live: bool = False,
     known: Sequence[str] = FIELDS,
     called: Mapping[str, str] = MappingProxyType({}),
@@ -53,7 +58,8 @@ def checked_options(
 ) -> tuple[dict[str, Any], float]:
     """A request's options with paths in place of ids, and the seconds of its video (of a script
     about, of a conversation at most). ValueError for a fault, and for fields that are not
-    ``known``; nothing is decoded. Files are named as their owner did and fields as they are
+    ``known``; nothing is decoded. It is for one of the sets of weights with ``cards``: the one that
+    it names, or the first. Files are named as their owner did and fields as they are
     ``called``, in ``words`` (`field_words`)."""
     given: list[Path] = []
 
@@ -63,7 +69,7 @@ def checked_options(
         return path
 
     try:
-        return _checked(values, found, limits, card, is_live, known, called)
+        return _checked(values, found, limits, cards, is_live, known, called)
     except (ValueError, OSError) as error:
         raise ValueError((words or field_words)(str(error), *given)) from error
 
@@ -72,7 +78,7 @@ def _checked(
     values: Mapping[str, Any],
     find: Callable[[str], Path | None],
     limits: Limits,
-    card: Card,
+    cards: Mapping[str, Card],
     is_live: bool,
     known: Sequence[str],
     called: Mapping[str, str],
@@ -81,6 +87,10 @@ def _checked(
     if unknown:
         raise ValueError(f"unknown fields {', '.join(unknown)}; known are {', '.join(known)}")
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    named = {name: options.pop(name) for name in (WEIGHTS,) if name in options}
+    weights = named.get(WEIGHTS, next(iter(cards)))
+    if not isinstance(weights, str) or weights not in cards:
+        raise ValueError(f"{WEIGHTS} is one of {', '.join(cards)}")
     if "reference" not in options:
         raise ValueError("reference is missing: the id of a file that was sent to /v1/files")
     voice = options.get("voice")
@@ -97,18 +107,18 @@ def _checked(
     request = Request.of(**options)
     check_settings(request)
     check_cost(request.sampling, limits)
-    check_fits(card, request)
+    check_fits(cards[weights], request)
     person = request.person
     if is_live:
         return options, limits.talk_s
     if person.audio is not None:
-        return options, containers.extent(Path(person.audio))[0]
+        return options | named, containers.extent(Path(person.audio))[0]
     assert person.script is not None, "check_settings asks for speech"
     seconds = len(person.script) / SPOKEN_PER_S
     if seconds > limits.speech_s:
         raise ValueError(f"the speech lasts {seconds:.0f} s; at most {limits.speech_s:g} are taken")
     check_script(person.script, person.voice)
-    return options, seconds
+    return options | named, seconds
 
 
 def check_permission(given: object) -> None:

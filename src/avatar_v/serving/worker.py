@@ -30,7 +30,7 @@ from avatar_v.media.outputs import build_output
 from avatar_v.request.output_files import has_kept, json_path
 from avatar_v.request.record import Record, save_record
 from avatar_v.request.request import Request
-from avatar_v.serving.asked import field_words, files_of
+from avatar_v.serving.asked import WEIGHTS, field_words, files_of
 from avatar_v.serving.job_store import JobStore
 from avatar_v.serving.job_tables import LEASE_S, Job
 from avatar_v.serving.limits import BROKEN, CONSENT
@@ -122,7 +122,7 @@ class Worker:
 
     def _make_alone(self, job: Job, folder: Path) -> None:
         options = dict(job.request)
-        name = options.pop("weights", next(iter(self._pipelines)))
+        name = options.pop(WEIGHTS, next(iter(self._pipelines)))
         if name not in self._pipelines:  # workers of one queue may hold other sets
             return self._fail(job, folder, f"the worker that took this has no weights {name}")
         request = _request(options, folder / VIDEO).changed(**self._given)

@@ -6,7 +6,7 @@ the folder are weights.py's, the factors of an adapter adapter_files.py's.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -133,6 +133,20 @@ def weights_folder(name_or_path: str | Path) -> Path:
         f"no weights {str(name_or_path)!r}: expected a name that ships with the package ({names}; "
         "as a refiner small_refiner) or a folder with card.json, as `avatar-v run` leaves it"
     )
+
+
+def names_of(words: Iterable[str]) -> dict[str, str]:
+    """Sets of weights by name: a word is a name that ships, a folder, whose last part is then the
+    name, or NAME=DIR. ValueError for two of one name."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, given, where = word.partition("=")
+        if not given or Path(word).is_dir():
+            name, where = Path(word).name, word
+        if not name or name in found:
+            raise ValueError(f"--more-weights {word}: another set has this name: say NAME={where}")
+        found[name] = where
+    return found
 
 
 def read_card(folder: str | Path, *, preset: str | None = None) -> Card:

@@ -17,6 +17,13 @@
     guidance_audio: number("av-guidance"),
     reference_s: number("av-seconds"),
     seed: number("av-seed"),
+    weights: get("av-weights")?.value ?? null,
+  });
+
+  get("av-weights")?.addEventListener("change", event => {
+    const steps = get("av-steps");
+    steps.value = event.target.selectedOptions[0].dataset.steps;
+    steps.dispatchEvent(new Event("input", { bubbles: true }));  // its number is shown
   });
 
   const fail = said => {
