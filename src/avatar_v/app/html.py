@@ -14,7 +14,7 @@ from avatar_v.request.resolve import num_steps_of
 from avatar_v.serving.job_tables import Job
 from avatar_v.serving.limits import CONSENT, MAX_PROMPT, Limits
 from avatar_v.serving.place import LIVE, RECORD, VIDEO
-from avatar_v.weights.card import SHIPPED
+from avatar_v.weights.card import SHIPPED, Card
 
 STATIC = Path(__file__).with_name("static")
 STATIC_TYPES = {
@@ -64,17 +64,20 @@ def page(
     for name, (low, high) in {"steps": STEPS, "guide": GUIDANCE, "read": REFERENCE_S}.items():
         words |= {f"{name}_low": f"{low:g}", f"{name}_high": f"{high:g}"}
     words = {name: escape(str(word)) for name, word in words.items()}
-    words["weights"] = choice(pipelines) if len(pipelines) > 1 else ""
+    words["weights"] = (
+        choice({name: one.card for name, one in pipelines.items()}) if len(pipelines) > 1 else ""
+    )
     words |= {"empty": EMPTY, "stopped": stopped(), "footer": footer(limits, where, is_own=is_own)}
     return Template(static_file("page.html")).substitute(words)
 
 
-def choice(pipelines: Mapping[str, AvatarPipeline]) -> str:
-    """The field that chooses among sets of weights, each with its steps (static/page.js)."""
+def choice(cards: Mapping[str, Card]) -> str:
+    """The field that chooses among sets of weights with ``cards``, each with what its sliders then
+    say (static/page.js)."""
     options = "".join(
-        f'<option value="{escape(name)}" data-steps="{num_steps_of(None, one.card)}">'
-        f"{escape(name)}</option>"
-        for name, one in pipelines.items()
+        f'<option value="{escape(name)}" data-steps="{num_steps_of(None, card)}" '
+        f'data-guidance="{card.guidance_audio:g}">{escape(name)}</option>'
+        for name, card in cards.items()
     )
     return (
         f'<label class="av-field">Weights\n<select id="av-weights">{options}</select></label>'

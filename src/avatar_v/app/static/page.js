@@ -21,9 +21,11 @@
   });
 
   get("av-weights")?.addEventListener("change", event => {
-    const steps = get("av-steps");
-    steps.value = event.target.selectedOptions[0].dataset.steps;
-    steps.dispatchEvent(new Event("input", { bubbles: true }));  // its number is shown
+    for (const [name, value] of Object.entries(event.target.selectedOptions[0].dataset)) {
+      const slider = get(`av-${name}`);
+      slider.value = value;
+      slider.dispatchEvent(new Event("input", { bubbles: true }));  // its number is shown
+    }
   });
 
   const fail = said => {
