@@ -140,8 +140,9 @@ def test_validation_is_of_whole_persons(
     with pytest.raises(ValueError, match="needs two or more who share no recording; got 1"):
         choose(curated, tmp_path / "out", ["t2v"], validation=0.5)  # of two in one recording
     monkeypatch.setattr(run, "groups_of", lambda shown: {one: one for _, one in shown})
-    choose(curated, tmp_path / "out", ["t2v"], validation=0.5)
+    choose(curated, tmp_path / "out", ["t2v"], validation=0.5, consent="signed")
     rows = [json.loads(line) for line in (tmp_path / "out" / "t2v.jsonl").open()]
+    assert {(row["consent"], row.get("licence")) for row in rows} == {("signed", None)}
     split_of = {row["person"]: row["split"] for row in rows}
     for split in ("train", "validation"):
         (sample,) = read_folder(tmp_path / "out" / "t2v" / split)

@@ -182,7 +182,9 @@ def choose(
         selections[number] = replace(selection, shares=shares)
     _warn_of_sync(run.plan, selections)
     out.mkdir(parents=True, exist_ok=True)
-    report = _write_pages(run, out, found, selections, splits)
+    said = {"licence": licence, "consent": consent}
+    about = {name: words for name, words in said.items() if words != "unknown"}
+    report = _write_pages(run, out, found, selections, splits, about)
     with ExitStack() as folders:  # all tiers, or none where this is interrupted
         for selection, own in zip(selections, named, strict=True):
             if not own:
@@ -216,6 +218,7 @@ def _write_pages(
     found: CurationResults,
     selections: Sequence[Selection],
     splits: Mapping[str, str],
+    about: Mapping[str, str],
 ) -> dict[str, Any]:
     """What people read of a selection; returns what `report.json` says of it."""
     from avatar_v_data.curation.report import write_report  # brings matplotlib
@@ -224,7 +227,7 @@ def _write_pages(
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
     for selection in selections:
         sure = run.plan.sure(selection.tier)
-        write_manifest(out / f"{selection.tier}.jsonl", selection, sure, splits, sizes)
+        write_manifest(out / f"{selection.tier}.jsonl", selection, sure, splits, sizes, about)
     write_clips(out / CLIPS_FILE, found, selections)
     write_report(out, paths, found, selections, run.plan.limits, run.plan.grouping.same_person)
     return {

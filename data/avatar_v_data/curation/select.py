@@ -160,10 +160,11 @@ def write_manifest(
     sure: float | None,
     splits: Mapping[str, str],
     sizes: Mapping[str, int],
+    about: Mapping[str, str],
 ) -> None:
     """One line a clip, for `avatar-v-data import --manifest`. ``sure``: see `CurationPlan.sure`.
     ``splits``: of persons, where some are asked; others are for training. ``sizes``: of files in
-    bytes."""
+    bytes. ``about``: columns of all clips."""
     lines = [
         json.dumps(
             {
@@ -177,6 +178,7 @@ def write_manifest(
                 **({BYTES: sizes[clip["file"]]} if clip["file"] in sizes else {}),
                 **({"split": splits.get(clip["person"], SPLITS[0])} if splits else {}),
                 **({"caption": clip["caption"]} if "caption" in clip else {}),
+                **about,
             }
         )
         for clip in selection.clips
