@@ -63,7 +63,7 @@ def add_select(parser: argparse.ArgumentParser) -> None:
         help="of the persons, into TIER/validation, the others into TIER/train (default: no split)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
-    parser.add_argument("--licence", default="unknown", help="of the videos, for shards and manifests")
+    parser.add_argument("--licence", default="unknown", help="of the videos, as shards say it")
     parser.add_argument("--consent", default="unknown", help="how the persons shown agreed")
 
 
