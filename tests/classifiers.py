@@ -14,7 +14,13 @@ from transformers import (
     BlipForConditionalGeneration,
     BlipProcessor,
     CLIPConfig,
+    CLIPImageProcessorPil,
     CLIPModel,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
     PreTrainedTokenizerFast,
     VideoMAEConfig,
     VideoMAEModel,
@@ -156,6 +162,42 @@ def whisper(folder: Path, *languages: str) -> str:
     )  # fmt: skip
     model.save_pretrained(folder)
     WhisperProcessor(WhisperFeatureExtractor(), tokenizer).save_pretrained(folder)
+    return str(folder)
+
+
+def chatting_captioner(folder: Path) -> str:
+    """Says words of a dozen of pictures of 32 pixels and of a question about them."""
+    said = "a person before the red blue wall says"
+    names = ["<pad>", "<unk>", "<end>", "<image>", *said.split(" ")]
+    words = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, "<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", unk_token="<unk>", eos_token="<end>",
+        extra_special_tokens={"image_token": "<image>"},
+    )  # fmt: skip
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    small |= {"num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(**small, image_size=32, patch_size=16),
+        text_config=LlamaConfig(**small, vocab_size=len(names), pad_token_id=0, eos_token_id=2),
+        image_token_index=names.index("<image>"), image_seq_length=4, vision_feature_layer=-1,
+    )  # fmt: skip
+    network = LlavaForConditionalGeneration(config)
+    network.generation_config.suppress_tokens = [0, 1, 2, 3]  # it says words alone
+    for parameter in network.parameters():
+        parameter.data.normal_(std=0.5)  # so that what is seen changes what is said
+    network.save_pretrained(folder)
+    template = (
+        "{% for part in messages[0]['content'] %}"
+        "{{ '<image> ' if part['type'] == 'image' else part['text'] }}{% endfor %}"
+    )
+    size = {"height": 32, "width": 32}
+    LlavaProcessor(
+        CLIPImageProcessorPil(size=size, crop_size=size), tokenizer, patch_size=16,
+        vision_feature_select_strategy="default", chat_template=template,
+        num_additional_image_tokens=1,
+    ).save_pretrained(folder)  # fmt: skip
     return str(folder)
 
 
