@@ -16,13 +16,14 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.run import run
 from avatar_v.inputs.inputs import Inputs, read_inputs
 from avatar_v.inputs.live import LiveSound
+from avatar_v.media.reading import read_video
 from avatar_v.media.sound import TemporarySound
 from avatar_v.models.base import hash_folder
 from avatar_v.models.causal import as_causal
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import add_factors
 from avatar_v.models.refiner import as_refiner
-from avatar_v.request.output_files import kept_folder
+from avatar_v.request.output_files import GROWING, kept_folder
 from avatar_v.request.request import LIVE, Request
 from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.adapter_files import save_adapter
@@ -30,6 +31,7 @@ from avatar_v.weights.card import AdapterCard, Capabilities, Card, read_card
 from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import carry_out, check_death, sound, two_devices
+from hostile_media import write_wav
 from random_models import randomise
 
 
@@ -156,23 +158,36 @@ def test_two_devices_make_the_video_of_one(
 
 @pytest.mark.multi
 def test_a_device_that_stops_is_one_error(two: AvatarPipeline, request_: Request) -> None:
+    """What was made of the file plays."""
+    assert request_.person.audio is not None
+    write_wav(request_.person.audio, samples=sound(1000).numpy())
     request = request_.changed(gain_db=0.0, chunk_latents=5)
-    check_death(two, two.clips(read(two, request, sound(1000)), request), stops=True)
+    check_death(two, iter(run(request, two)), stops=True)
+    assert len(read_video(kept_folder(Path(str(request.output.out))) / GROWING)) >= 17
 
 
-def test_a_record_has_the_chunks_and_a_broken_run_leaves_none(
+def test_a_record_has_the_chunks_and_a_broken_run_leaves_what_plays(
     causal: Path, request_: Request
 ) -> None:
     record = carry_out(request_, weights=causal, device="cpu")
     assert record.request.sampling.chunk_latents == 5
     out = Path(str(request_.output.out)).with_name("other.mp4")
-    broken = request_.changed(out=str(out))
+    broken, told = request_.changed(out=str(out)), list[Any]()
 
     def stop(frames: Tensor) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out(broken, weights=causal, device="cpu", on_frames=stop)
+        carry_out(
+            broken,
+            weights=causal,
+            device="cpu",
+            on_frames=stop,
+            on_kept=lambda *kept: told.append(kept),
+        )
+    assert told == [(kept_folder(out), 0)]
+    assert len(read_video(kept_folder(out) / GROWING)) > 0
+    carry_out(broken, weights=causal, device="cpu")
     assert not kept_folder(out).exists()
 
 

@@ -7,7 +7,8 @@ fifth of the time that making them took) and writes the video whole; an HLS stre
 its last segment. Latents are fp32, whatever the network runs in, and noise is drawn from the seed
 and the chunk's number (sampling/rollout.py): the frames are bit for bit those of one run as long as
 the device sums in the same order (the same machine, torch and number of threads). Of a live sound,
-which cannot be had again, there are no chunks, only the mp4.
+which cannot be had again, and of causal weights, whose keys and values are in no file, there are no
+chunks, only the mp4.
 
 A file takes its name once it is on the disk, so a kill leaves whole chunks only. They cost
 4 bytes a value: 0.03 MB for a second of 64 x 64 video, 2.6 MB at Wan's 480p.
@@ -177,17 +178,19 @@ def keeping(
     request: Request,
     inputs: Inputs,
     on_kept: OnKept,
-    **made_with: str,
+    made_with: Mapping[str, str] | None,
 ) -> AbstractContextManager[ChunkCheckpoint | None]:
     """The checkpoint that keeps the chunks of a request; None where no file is written.
 
     ``made_with`` is what the frames depend on besides the request: weights, precision, device.
+    None: no chunks are kept, only the mp4 as far as it is written.
     """
     out = request.output.out
     if out is None or not is_file(out):
         return nullcontext()
-    is_live = isinstance(inputs.audio, LiveSound)
-    asked = None if is_live else {**asked_for(request, inputs), **made_with}
+    asked = None
+    if made_with is not None and not isinstance(inputs.audio, LiveSound):
+        asked = {**asked_for(request, inputs), **made_with}
     return ChunkCheckpoint(kept_folder(out), asked, resume=request.output.resume, on_kept=on_kept)
 
 

@@ -237,7 +237,8 @@ class Run:
             pipeline, draw = self._loaded(), self._drawing()
             loaded, first, num = time.perf_counter(), None, 0
             outputs = [*self._beside, *self._outputs(kept)]
-            inputs, clips = self.inputs, self._prepared or self._begun(pipeline, kept)
+            chunks = None if self._is_causal else kept
+            inputs, clips = self.inputs, self._prepared or self._begun(pipeline, chunks)
             with ExitStack() as stack:
                 if not isinstance(self._source, LoadedPipeline):
                     stack.callback(pipeline.close)
@@ -287,14 +288,19 @@ class Run:
             self._moderator.check_texts(texts)
 
     def _keeping(self) -> AbstractContextManager[ChunkCheckpoint | None]:
-        source = self._source
-        is_causal = source.card.can.causal_block is not None  # what it goes on from is in no file
-        if is_causal or not (self._keep and is_file(self.request.output.out)):
+        if not (self._keep and is_file(self.request.output.out)):
             return nullcontext()
-        made_with = _made_with(source)
-        if self._mark is not None:
-            made_with["watermark_key"] = digest_of_key(self._mark.key)
-        return keeping(self.request, self.inputs, self._on_kept, **made_with)
+        made_with = None
+        if not self._is_causal:
+            made_with = _made_with(self._source)
+            if self._mark is not None:
+                made_with["watermark_key"] = digest_of_key(self._mark.key)
+        return keeping(self.request, self.inputs, self._on_kept, made_with)
+
+    @property
+    def _is_causal(self) -> bool:
+        """Whether keys and values, which are in no file, are what a video goes on from."""
+        return self._source.card.can.causal_block is not None
 
     def _drawing(self) -> Watermark:
         """The marker that draws into the frames of one video, block by block."""

@@ -81,7 +81,7 @@ def _check_kept(out: Path, options: OutputOptions) -> None:
         )
     if (folder / GROWING).exists() and not (is_kept or options.overwrite):
         raise ValueError(
-            f"{out}: of an interrupted live video {folder / GROWING} is left; move it "
+            f"{out}: of an interrupted video {folder / GROWING} is left; move it "
             "away, or pass --overwrite to replace it"
         )
 
