@@ -160,7 +160,7 @@ def test_two_devices_make_the_video_of_one(
 def test_a_device_that_stops_is_one_error(two: AvatarPipeline, request_: Request) -> None:
     """What was made of the file plays."""
     assert request_.person.audio is not None
-    write_wav(request_.person.audio, samples=sound(1000).numpy())
+    write_wav(Path(request_.person.audio), samples=sound(1000).numpy())
     request = request_.changed(gain_db=0.0, chunk_latents=5)
     check_death(two, iter(run(request, two)), stops=True)
     assert len(read_video(kept_folder(Path(str(request.output.out))) / GROWING)) >= 17
@@ -177,17 +177,12 @@ def test_a_record_has_the_chunks_and_a_broken_run_leaves_what_plays(
     def stop(frames: Tensor) -> None:
         raise KeyboardInterrupt
 
+    how = {"on_frames": stop, "on_kept": lambda *kept: told.append(kept)}
     with pytest.raises(KeyboardInterrupt):
-        carry_out(
-            broken,
-            weights=causal,
-            device="cpu",
-            on_frames=stop,
-            on_kept=lambda *kept: told.append(kept),
-        )
+        carry_out(broken, weights=causal, device="cpu", **how)
     assert told == [(kept_folder(out), 0)]
     assert len(read_video(kept_folder(out) / GROWING)) > 0
-    carry_out(broken, weights=causal, device="cpu")
+    carry_out(broken.changed(overwrite=True), weights=causal, device="cpu")
     assert not kept_folder(out).exists()
 
 
