@@ -12,6 +12,7 @@ SPEEDS = {
     "timestep": "a line of ranks with steps of their own, beside its slowest rank alone",
     "rating": "a hundred raters at once on the rating page, through kills of its servers",
     "serving": "many clients at a server of videos, through kills of its workers and of itself",
+    "person": "a person as a file: seconds until it is known, bytes, and whether frames are equal",
     "sets": "several sets of weights in one process: bytes, and from one to another",
     "full_size": "a chunk at full size: first frame, rate and memory",
 }

@@ -27,8 +27,9 @@ window.avatar = { given: { reference: null, speech: null } };
       enter("empty");
     };
 
-    const show = (id, source, type = "") => {
+    const show = (id, source, type = "", called = "") => {
       avatar.given[name] = id;
+      if (called.endsWith(".person")) return enter("given", `${called} has no picture to show`);
       player[type.startsWith("image/") ? "poster" : "src"] = source;
       enter("given");
     };
@@ -44,7 +45,7 @@ window.avatar = { given: { reference: null, speech: null } };
       request.open("POST", `files?name=${encodeURIComponent(called)}`);
       request.upload.onprogress = event => { sent.value = event.loaded / event.total; };
       request.onload = () => request.status === 200
-        ? show(JSON.parse(request.responseText).id, URL.createObjectURL(blob), blob.type)
+        ? show(JSON.parse(request.responseText).id, URL.createObjectURL(blob), blob.type, called)
         : failed(request.responseText);
       request.onerror = () => failed(`${called} could not be sent.`);
       sent.value = 0;
