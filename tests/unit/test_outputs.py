@@ -2,6 +2,7 @@
 
 import io
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import av
@@ -178,6 +179,20 @@ def test_fragments_keep_the_time_and_hold_nearly_nothing_back() -> None:
     times = packet_times(pieces)
     assert times["video"] == [Fraction(i, 25) for i in range(36)]
     assert times["audio"][:2] == [Fraction(-1024, 48_000), 0]  # the encoder begins before
+
+
+@pytest.mark.slow
+def test_pictures_and_sound_stay_together_for_an_hour() -> None:
+    """By the times at which a player shows and plays them."""
+    pieces = list[bytes]()
+    with Writer(FragmentStream("the client", pieces.append)) as writer:
+        for _ in range(3_600):
+            writer.write(*block(25))
+    times = packet_times(pieces)
+    assert times["video"] == [Fraction(i, 25) for i in range(90_000)]
+    steps = {b - a for a, b in pairwise(times["audio"])}
+    assert steps == {Fraction(1024, 48_000)}
+    assert abs(times["audio"][-1] + Fraction(1024, 48_000) - 3_600) < Fraction(1, 25)
 
 
 def test_a_growing_mp4_plays_at_any_length(tmp_path: Path) -> None:
