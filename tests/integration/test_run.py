@@ -1,8 +1,10 @@
 """generate/run: one way from a request to frames, which each pass one place for a watermark."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -19,9 +21,13 @@ from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.files import Mp4File
 from avatar_v.media.reading import iter_channels, read_audio, read_video
 from avatar_v.media.writer import write_wav
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.parallel import compiling
 from avatar_v.request.request import LIVE, Request, Weights
+from avatar_v.request.resolve import resolved
 from avatar_v.safety.sound_mark import SoundMarker
 from avatar_v.safety.watermark import Mark, Marker
+from avatar_v.sampling.amount import num_passes
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.weights.card import read_card
 from avatar_v.weights.weights import load_pipeline, save_pipeline
@@ -73,6 +79,46 @@ def test_the_mark_is_in_a_live_video(request_: Request, pipe: AvatarPipeline) ->
     frames = torch.cat([clip.frames for clip in making])
     assert len(frames) == making.inputs.num_frames == NUM_FRAMES
     assert is_marked(frames)
+
+
+def test_auto_compiles_long_videos_and_the_record_says_so(
+    request_: Request, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline makes both kinds, each as its own length asks for; a live sound has none."""
+    called = list[AvatarDiT]()
+
+    def told(call: Callable[..., Any], dit: AvatarDiT, *args: Any, **named: Any) -> Any:
+        called.append(dit)
+        return call(*args, **named)
+
+    def compile_blocks(dit: AvatarDiT, backend: str) -> None:
+        for block in dit.blocks:
+            block._compiled_call_impl = partial(told, block._call_impl, dit)
+
+    monkeypatch.setattr(compiling, "compile_blocks", compile_blocks)
+    how = Weights(weights, device="cpu", precision="fp32", compile="auto")
+    short, long = (request_.changed(num_steps=num, overwrite=True) for num in (2, 4))
+    pipe = AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32", compile="auto")
+    (least, most) = (passes_of(asked, pipe) for asked in (short, long))
+    assert least < most
+    monkeypatch.setattr(compiling, "PAYS_FROM", most)
+    ids = set[str | None]()
+    for asked, source, expected in (
+        (long, pipe, True), (short, pipe, False), (long, how, True), (short, how, False)
+    ):  # fmt: skip
+        called.clear()
+        record = run(asked.changed(watermark=True), source).finish()
+        assert record.compile is expected
+        assert bool(called) is expected
+        ids.add(record.watermark)
+    assert len(ids) == 2, "a loaded and a stored pipeline name the same video"
+    live = in_memory(long).changed(audio=LIVE)
+    assert not run(live, pipe, sound=LiveSound(iter(()))).compiles
+
+
+def passes_of(asked: Request, pipe: AvatarPipeline) -> int:
+    settings = pipe.settings(resolved(asked, pipe.card, has_clips=True))
+    return num_passes(settings, pipe.dit.config, NUM_FRAMES, has_reference=True)
 
 
 def test_python_command_line_and_page_take_the_same_way(

@@ -6,14 +6,18 @@ The scripts run in a process of their own, where functions have no run-time type
 compiler to trace.
 """
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
 from avatar_v.generate.stored_pipeline import StoredPipeline
-from avatar_v.parallel.compiling import check_compile
+from avatar_v.models.config import DiTConfig
+from avatar_v.parallel.compiling import PAYS_FROM, check_compile, compiles
 from avatar_v.request.request import Weights
+from avatar_v.sampling.amount import num_passes
+from avatar_v.sampling.settings import Settings
 from forked import run_script
 
 SCRIPT = """
@@ -78,15 +82,15 @@ import torch
 from torch._dynamo.utils import counters
 
 from avatar_v.models.config import DiTConfig
-from avatar_v.parallel.compiling import compile_blocks, compiled_s
+from avatar_v.parallel.compiling import compiled, compiled_s
 from avatar_v.sampling.guidance import guided
 from random_models import make_cond, make_dit, make_reference
 
 torch.set_num_threads(1)
 backend, *lengths = sys.argv[1:]
 config = DiTConfig.tiny()
-dits = make_dit(config), make_dit(config)
-compile_blocks(dits[1], backend)
+dit = make_dit(config)
+dits = dit, compiled(dit, backend)
 with torch.inference_mode():
     for num_frames in map(int, lengths):
         x = torch.randn(1, num_frames, config.latent_channels, 4, 4)
@@ -101,6 +105,9 @@ with torch.inference_mode():
             torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
 assert not counters["graph_break"], dict(counters["graph_break"])
 assert compiled_s() > 0
+assert dits[1].blocks[0]._compiled_call_impl and not dit.blocks[0]._compiled_call_impl
+ours, theirs = (list(part.parameters()) for part in dits)
+assert all(a is b for a, b in zip(ours, theirs, strict=True)), "weights are there once"
 print("compiled", counters["stats"]["unique_graphs"])
 """
 
@@ -155,6 +162,32 @@ def test_a_block_is_one_graph_in_generation(backend: str, lengths: str, num: int
     assert f"compiled {num}" in run(BLOCKS, backend, *lengths.split())
 
 
+def test_auto_compiles_from_where_it_pays() -> None:
+    """A live sound has no length that is known, and its first pictures would wait."""
+    for num, expected in ((1, False), (PAYS_FROM - 1, False), (PAYS_FROM, True), (None, False)):
+        assert compiles("auto", num) is expected
+        assert compiles("on", num)
+        assert not compiles("off", num)
+    with pytest.raises(ValueError, match="compile is auto, on, off, got 'always'"):
+        compiles("always", 1)
+
+
+def test_passes_are_chunks_or_blocks_by_steps_and_guidance() -> None:
+    """45 frames are 12 latents: 4 chunks of 5 that share 2, and 4 blocks of 3 behind one of 2."""
+    settings, config = Settings(chunk_latents=5, num_steps=4), DiTConfig.tiny()
+
+    def passes(config: DiTConfig, *, has_reference: bool = False, **given: float) -> int:
+        asked = dataclasses.replace(settings, **given)
+        return num_passes(asked, config, 45, has_reference=has_reference)
+
+    assert passes(config, guidance_audio=1.0) == 4 * 4
+    assert passes(config, guidance_audio=2.0) == 2 * 4 * 4
+    assert passes(config, guidance_text=3.0, has_reference=True) == 3 * 4 * 4
+    assert passes(dataclasses.replace(config, causal_block=3), guidance_audio=1.0) == 5 * 4
+    inside = dataclasses.replace(config, guidance_ranges=((1.0, 5.0),) * 3)
+    assert passes(inside, guidance_audio=2.0) == 4 * 4
+
+
 def test_compiling_asks_for_a_compiler_and_weights_that_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,7 +195,7 @@ def test_compiling_asks_for_a_compiler_and_weights_that_stay(
         check_compile(torch.device("cpu"), is_moved=True)
     monkeypatch.setenv("CXX", "no-compiler")
     with pytest.raises(ValueError, match="needs a C\\+\\+ compiler, and there is no no-compiler"):
-        StoredPipeline(Weights("small", device="cpu", compile=True))
+        StoredPipeline(Weights("small", device="cpu", compile="on"))
 
 
 @pytest.mark.slow

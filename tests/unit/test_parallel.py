@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +19,14 @@ from torch.distributed.tensor import DTensor
 from torch.numa import binding
 
 from avatar_v.callbacks.ema import EMA
-from avatar_v.generate import ranks
+from avatar_v.generate import launching, ranks
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.apply import checkpoint_blocks, shard, whole_state
 from avatar_v.parallel.numa import stay_near
+from avatar_v.request.request import Weights
+from avatar_v.training import engine
+from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim, build_optimizer
 from avatar_v.types import Cond
 from avatar_v.weights.presets import build
@@ -162,18 +167,39 @@ def test_a_rank_stays_on_the_cpus_of_its_gpus_node(
         asked.append(gpu_index)
         if gpu_index == 7:
             raise FileNotFoundError("a virtual machine may hide where its GPUs are")
+        if gpu_index == 8:
+            raise RuntimeError("a kernel may know of no nodes")
         return 1
 
     monkeypatch.setattr(binding, "_get_numa_node_index_for_gpu_index", node_of)
     monkeypatch.setattr(
         binding, "_get_allowed_logical_cpu_indices_for_numa_node", lambda numa_node_index: near
     )
-    for device in (torch.device("cpu"), torch.device("cuda", 7)):
+    for device in (torch.device("cpu"), torch.device("cuda", 7), torch.device("cuda", 8)):
         stay_near(device)
         assert os.sched_getaffinity(0) == affinity
     stay_near(torch.device("cuda", 3))
     assert os.sched_getaffinity(0) == near
-    assert asked == [7, 3]
+    assert asked == [7, 8, 3]
+
+
+def test_one_process_stays_near_its_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In generation and in training, where no rank starts another or joins a group."""
+    near: list[torch.device] = []
+    for module in (launching, engine):
+        monkeypatch.setattr(module, "stay_near", near.append)
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    gpu = torch.device("cuda", 1)
+
+    def follow(weights: Weights, ranks: ranks.Ranks) -> None:
+        raise AssertionError("there is one process")
+
+    assert launching.leading(Weights(), gpu, follow) is None
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=gpu))
+    stage: Any = SimpleNamespace(trainer=trainer, automatic_optimization=True)
+    Engine.setup(stage, "fit")
+    assert near == [gpu, gpu]
 
 
 def test_a_follower_that_waits_in_the_store_or_comes_back_lives(

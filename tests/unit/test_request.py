@@ -33,6 +33,12 @@ def test_the_command_line_without_options_is_the_request_without_options() -> No
     assert parsed(args, Weights) == Weights()
 
 
+def test_a_flag_alone_has_a_value_of_its_own() -> None:
+    for words, expected in (([], "off"), (["--compile"], "on"), (["--compile", "auto"], "auto")):
+        args = cli.build_parser(["generate"]).parse_args([*WORDS, *words])
+        assert parsed(args, Weights).compile == expected
+
+
 def test_every_option_of_the_command_line_is_a_field() -> None:
     expected = Request.of(
         reference="me.mp4", audio="talk.wav", out="out.mp4", also=("a.mp4", "b.mp4"),

@@ -279,6 +279,49 @@ def test_the_page_shows_what_the_command_says(capsys: pytest.CaptureFixture[str]
     assert f"the least that is possible | {rows[1][2]} | {rows[1][3]} |" in text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["wan_1_3b", "wan_14b"])
+def test_the_page_shows_what_480_and_1080_lines_need(
+    preset: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row of the table, by the two commands above it, which name one of its presets."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.split("## 480 and 1080 lines, by plan")[1].split("\n## ")[0]
+    commands = re.findall(r"^avatar-v (plan .*)$", section, re.MULTILINE)
+    rows = re.findall(rf"^\| `{preset}` \| (.*) \|$", section, re.MULTILINE)
+    assert len(commands) == len(rows) == 2
+    for command, row in zip(commands, rows, strict=True):
+        picture, gib, activations, operations, seconds = row.split(" | ")
+        assert main(shlex.split(command.replace("wan_14b", preset))) == 0
+        said = capsys.readouterr().out
+        assert re.search(rf"^{preset}: .*: {gib} of 80 GiB on each of 8 H100$", said, re.MULTILINE)
+        found = re.search(r"^ *activations +([\d.]+) GiB$", said, re.MULTILINE)
+        assert found is not None
+        assert round(float(found[1])) == int(activations)
+        found = re.search(r", (\S+) operations on device 0$", said, re.MULTILINE)
+        assert found is not None
+        assert float(found[1]) == float(operations)
+        found = re.search(r"^ *([\d.]+) s at 40% of 989 TFLOP/s", said, re.MULTILINE)
+        assert found is not None
+        assert round(float(found[1])) == int(seconds)
+        made, *larger = picture.split(", refined to ")
+        assert f"10 s of {made.replace('×', 'x')}: " in said
+        assert "in 4 steps of 2 passes" in said
+        assert all(f"delivered as {out.replace('×', 'x')}\n" in said for out in larger)
+
+
+def test_1080_lines_are_planned_with_a_refiner_of_another_factor(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """1920 / 2.25 and 1080 / 2.25 are 853.3 and 480, in whole tokens 864 and 480."""
+    words = ["--generate", "small", "--seconds", "1", "--size", "1920x1080", "--refine", "2.25"]
+    assert main(["plan", *words]) == 0
+    said = capsys.readouterr().out
+    assert "1 s of 864 x 480: 1 chunk of 13 latents in 4 steps" in said
+    assert "refined to 1944 x 1080 in 180 tiles of 144 x 144, delivered as 1920 x 1080" in said
+    assert re.search(r"^ *refiner, bf16 +[\d.]+ GiB$", said, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

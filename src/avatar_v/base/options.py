@@ -28,6 +28,7 @@ class Option:
     choices: tuple[str, ...] | None = None
     on_first_page: bool = False
     required: bool = False
+    bare: str | None = None  # the value of the flag alone
 
 
 def option(
@@ -39,9 +40,11 @@ def option(
     choices: tuple[str, ...] | None = None,
     first: bool = False,
     required: bool = False,
+    bare: str | None = None,
 ) -> Any:
-    """A field of a dataclass that is an option as well. ``first``: on the first page of help."""
-    look = Option(help, flag, metavar, choices, first, required or default is MISSING)
+    """A field of a dataclass that is an option as well. ``first``: on the first page of help;
+    ``bare``: the value of the flag with no word behind it."""
+    look = Option(help, flag, metavar, choices, first, required or default is MISSING, bare)
     return dataclasses.field(default=default, metadata={_KEY: look})
 
 
@@ -73,6 +76,8 @@ def add_options(
             words["metavar"] = look.metavar
         if look.required:
             words["required"] = True
+        if look.bare is not None:
+            words |= {"nargs": "?", "const": look.bare}
         shown = look.help if look.on_first_page else argparse.SUPPRESS
         action = group.add_argument(look.flag, help=shown, **words)
         if not look.on_first_page:

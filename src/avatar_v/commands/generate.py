@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
             f"warning: the video fell {behind_s:.1f} s behind the voice; to follow one live, "
             f"{record.video.frame_rate_hz} frames a second have to be made"
         )
-    if weights.compile:
+    if record.compile:
         from avatar_v.parallel.compiling import compiled_s
 
         notice(f"compiling took {compiled_s():.1f} s of it")

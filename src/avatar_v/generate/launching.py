@@ -79,12 +79,13 @@ def follow_launched(weights: Weights, follow: Follow) -> None:
 
 
 def leading(weights: Weights, device: torch.device, follow: Follow) -> Ranks | None:
-    """Rank 0 of as many ranks as ``weights`` asks for, or a launcher has started; None for one.
-    Followers load their weights meanwhile."""
+    """Rank 0 of as many ranks as ``weights`` asks for, or a launcher has started; None for one,
+    which stays near its GPU as ranks do. Followers load their weights meanwhile."""
     rank, launched = launched_as()
     if launched > 1:
         return _joined(rank, launched, rank_device(device, rank), {}, store=None)
     if weights.devices == 1:
+        stay_near(device)
         return None
     device = rank_device(device, 0)
     context = multiprocessing.get_context("spawn")

@@ -5,6 +5,7 @@ request's. run.py carries a request out, and making.py makes a video with the ne
 here.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Generator, Iterator, Sequence
@@ -27,9 +28,10 @@ from avatar_v.inputs.person import EncodedPerson, encode_clips, stored_reference
 from avatar_v.inputs.person_file import FROM_PROMPT, READ, REFINED
 from avatar_v.inputs.reference_check import NamedPictures, check_reference
 from avatar_v.models.conditioner import Conditioner
+from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
-from avatar_v.parallel.compiling import compile_blocks
+from avatar_v.parallel.compiling import compiled, compiles
 from avatar_v.parallel.streams import open_streams
 from avatar_v.request.record import ReferenceCheck
 from avatar_v.request.request import Request
@@ -41,6 +43,7 @@ from avatar_v.request.resolve import (
     sampler_settings,
     sizes_of,
 )
+from avatar_v.sampling.amount import num_passes
 from avatar_v.sampling.settings import Settings
 from avatar_v.types import Reference
 from avatar_v.weights.card import AdapterSpec, Card, hash_with
@@ -60,7 +63,8 @@ class LoadedPipeline:
     make the video together (ranks.py); all of them build a pipeline, those that follow call
     `follow`, and `close` ends them. With ``shard`` each rank keeps its part of the weights of the
     DiT and the text encoder, and with ``offload`` as well that part waits in main memory. With
-    ``compile`` the blocks of the DiT are compiled at their first call (compiling.py). Ranks of
+    ``compile`` "on" the blocks of the DiT are compiled at their first call (compiling.py), with
+    "auto" for videos that are long enough, each by itself. Ranks of
     causal weights stand in a line, of which rank 0 always overlaps (parallel/timestep.py). A
     ``pool`` holds the weights of other pipelines, of which equal ones are shared (weight_sets.py).
     """
@@ -76,7 +80,7 @@ class LoadedPipeline:
         overlap: bool | None = None,
         offload: bool = False,
         shard: bool = False,
-        compile: bool = False,
+        compile: str = "off",
         refiner: str | Path | None = None,
         name: str = "",
         folder: Path | None = None,
@@ -109,9 +113,12 @@ class LoadedPipeline:
         if ranks is not None and not self.dit.config.is_causal:
             decoding = networks[-1][1].vae
             ranks.spread(*(dit for dit, _ in networks), vae=decoding)
-        if compile:
-            for dit, _ in networks:
-                compile_blocks(dit)
+        self._compiled: tuple[AvatarDiT, TrainedRefiner | None] | None = None
+        if compile != "off":
+            larger = self.refiner
+            if larger is not None:
+                larger = dataclasses.replace(larger, dit=compiled(larger.dit))
+            self._compiled = compiled(self.dit), larger
 
     def stream(self, inputs: Inputs, request: Request) -> Iterator[Frames]:
         """Blocks of frames for files already read, without files or a watermark (run.py); of
@@ -215,13 +222,16 @@ class LoadedPipeline:
             raise ValueError("these networks come from no folder, so no record can name them")
         return hash_with(self.folder, self.adapters)
 
+    def compiles(self, inputs: Inputs, request: Request) -> bool:
+        """Whether the blocks are compiled for this video."""
+        return compiles_video(self.compile, inputs, request, self.card, self.dit.config)
+
     @property
     def made_with(self) -> dict[str, str]:
-        """The conditions besides request and weights that frames depend on, for resume.py."""
+        """The conditions besides request and weights that all frames depend on, for resume.py."""
         refiner = {} if self.refiner is None else {"refiner": hash_of_refiner(self.refiner.name)}
         precision = "bf16" if self.bf16 else "fp32"
-        compiled = {"compile": "blocks"} if self.compile else {}
-        return {"precision": precision, "device": self.device.type, **compiled, **refiner}
+        return {"precision": precision, "device": self.device.type, **refiner}
 
     def check_reference(self, pictures: NamedPictures) -> tuple[ReferenceCheck, tuple[str, ...]]:
         """Compare ``pictures`` with those that the weights know; also the warnings."""
@@ -236,18 +246,22 @@ class LoadedPipeline:
         from_prompt = request.person.from_prompt
         person = self.person(inputs, from_prompt=from_prompt, size=sizes.base.size)
         larger = refined_person(self.refiner, inputs, sizes.larger, latents)
-        return GenerationTask(request, person, larger, sizes)
+        return GenerationTask(request, person, larger, sizes, self.compiles(inputs, request))
 
     def _making(self, job: GenerationTask) -> RankTask:
         settings, line = self.settings(job.request), None
         if self.ranks is not None and self.dit.config.is_causal:
             line = self.ranks.line(settings.num_steps)
+        dit, refiner = self.dit, self.refiner
+        if job.compiles:
+            assert self._compiled is not None, "rank 0 has the same options"
+            dit, refiner = self._compiled
         return RankTask(
             job,
             settings,
-            self.dit,
+            dit,
             self.conditioner,
-            self.refiner,
+            refiner,
             device=self.device,
             overlap=self.overlap,
             ranks=self.ranks,
@@ -289,3 +303,16 @@ class LoadedPipeline:
                     part.to(self.device)
                 else:
                     pool.place(part)
+
+
+def compiles_video(
+    how: str, inputs: Inputs, request: Request, card: Card, config: DiTConfig
+) -> bool:
+    """Whether blocks are compiled for the video of a `resolved` request, by its own length: the
+    same request is made the same way whatever its process made before."""
+    frames = inputs.num_frames
+    if how != "auto" or frames is None:
+        return compiles(how, None)
+    settings = sampler_settings(request, card, bf16=False)
+    known = inputs.has_reference
+    return compiles(how, num_passes(settings, config, frames, has_reference=known))

@@ -57,10 +57,11 @@ class GenerationTask:
     person: EncodedPerson
     larger: EncodedPerson | None  # the same, as a refiner reads them
     sizes: Sizes
+    compiles: bool = False  # blocks are compiled
 
     def to(self, device: torch.device) -> "GenerationTask":
         larger = None if self.larger is None else self.larger.to(device)
-        return GenerationTask(self.request, self.person.to(device), larger, self.sizes)
+        return dataclasses.replace(self, person=self.person.to(device), larger=larger)
 
 
 @dataclass(frozen=True)

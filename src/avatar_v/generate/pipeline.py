@@ -36,16 +36,19 @@ class AvatarPipeline(LoadedPipeline):
         precision: str = "auto",
         offload: bool = False,
         shard: bool = False,
-        compile: bool = False,
+        compile: bool | str = False,
         refiner: str | Path | None = None,
         devices: int = 1,
         lora: Sequence[str] = (),
     ) -> "AvatarPipeline":
         """The weights that ship under a name, or those of a folder, with the adapters
         ``lora`` ("DIR" or "DIR:SCALE"); on ``devices`` processes, which `close` ends.
+        ``compile``: "auto" decides for each video by its own length (compiling.py).
 
         ValueError as of `StoredPipeline` (stored_pipeline.py) and of its ``load``.
         """
+        if isinstance(compile, bool):
+            compile = "on" if compile else "off"
         weights = Weights(
             name_or_path,
             refiner,

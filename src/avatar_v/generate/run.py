@@ -216,7 +216,8 @@ class Run:
         self._consented, self._moderator = consented, moderator
         self._source, self._watermark, self._beside = source, watermark, beside
         is_own = watermark is None and request.output.watermark
-        self._mark = build_mark(request, inputs, **_made_with(source)) if is_own else None
+        self.compiles = source.compiles(inputs, request)
+        self._mark = build_mark(request, inputs, **self._made_with()) if is_own else None
         self._keep, self._save = keep, save
         self._on_warnings, self._on_kept = on_warnings, on_kept
         self._started, self._read_s = started, read_s
@@ -292,10 +293,15 @@ class Run:
             return nullcontext()
         made_with = None
         if not self._is_causal:
-            made_with = _made_with(self._source)
+            made_with = self._made_with()
             if self._mark is not None:
                 made_with["watermark_key"] = digest_of_key(self._mark.key)
         return keeping(self.request, self.inputs, self._on_kept, made_with)
+
+    def _made_with(self) -> dict[str, str]:
+        """Everything besides the request that frames depend on, by name."""
+        source, compiled = self._source, {"compile": "blocks"} if self.compiles else {}
+        return {"weights": source.weights_hash, **source.made_with, **compiled}
 
     @property
     def _is_causal(self) -> bool:
@@ -369,7 +375,7 @@ class Run:
             resumed_chunks=num_found,
             offload=pipeline.offload,
             shard=pipeline.shard,
-            compile=pipeline.compile,
+            compile=self.compiles,
             watermark=None if self._mark is None else self._mark.id,
             consented=self._consented,
             scene=() if self._scene is None else self._scene.candidates,
@@ -380,8 +386,3 @@ class Run:
         )
         sign_video(record)
         self.record = self._save(record)
-
-
-def _made_with(source: LoadedPipeline | StoredPipeline) -> dict[str, str]:
-    """Everything besides the request that frames depend on, by name."""
-    return {"weights": source.weights_hash, **source.made_with}

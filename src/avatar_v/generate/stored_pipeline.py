@@ -6,9 +6,10 @@ from typing import TypeVar
 from avatar_v.base.device import chosen_device, chosen_precision
 from avatar_v.base.pools import TensorPool
 from avatar_v.generate.launching import check_devices, launched_as, leading
-from avatar_v.generate.loaded import LoadedPipeline
+from avatar_v.generate.loaded import LoadedPipeline, compiles_video
 from avatar_v.generate.ranks import Ranks
 from avatar_v.generate.refine import hash_of_refiner
+from avatar_v.inputs.inputs import Inputs
 from avatar_v.kernels import backends, switch
 from avatar_v.parallel import exchange
 from avatar_v.parallel.compiling import check_compile
@@ -17,7 +18,7 @@ from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import InputSpec, input_spec
 from avatar_v.weights.adapter import check_adapters, load_merged
 from avatar_v.weights.card import AdapterSpec, check_follows, hash_with, read_card, weights_folder
-from avatar_v.weights.weights import has_motion_net, load_pipeline
+from avatar_v.weights.weights import dit_config, has_motion_net, load_pipeline
 
 _Pipeline = TypeVar("_Pipeline", bound=LoadedPipeline)
 
@@ -38,7 +39,7 @@ class StoredPipeline:
         if weights.offload:
             check_offload(device)
         check_devices(weights.devices, device, shard=weights.shard)
-        if weights.compile:
+        if weights.compile != "off":
             check_compile(device, is_moved=weights.offload or weights.shard)
         backends.check_named(device)
         switch.check_named(device)
@@ -47,7 +48,6 @@ class StoredPipeline:
         self.made_with = {
             "precision": chosen_precision(weights.precision, device),
             "device": device.type,
-            **({"compile": "blocks"} if weights.compile else {}),
         }
         self.refiner_card = None
         if weights.refiner is not None:
@@ -83,6 +83,11 @@ class StoredPipeline:
     def input_spec(self, request: Request) -> InputSpec:
         """The inputs that are to be read of a person."""
         return input_spec(request, self.card, self.refiner_card)
+
+    def compiles(self, inputs: Inputs, request: Request) -> bool:
+        """Whether the blocks are compiled for this video."""
+        config = dit_config(self.folder / "dit")
+        return compiles_video(self.weights.compile, inputs, request, self.card, config)
 
     @property
     def makes_motion(self) -> bool:

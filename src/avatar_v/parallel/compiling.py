@@ -3,21 +3,46 @@
 Blocks are alike, so a graph serves all of them; what is around them stays as it is. A graph is made
 at the first call of its kind, which takes seconds to a minute: a block is called for the video, its
 motion and the reference, with and without sound, and sizes that change make one more of each kind.
-Results differ from those of the same blocks uncompiled by rounding, as sums are fused in another
-order. Weights that come and go (parallel/offload.py, FSDP2) end a graph at every block.
+`compiles` says for which videos that is worth it. Results differ from those of the same blocks
+uncompiled by rounding, as sums are fused in another order. Weights that come and go (parallel/offload.py, FSDP2) end a graph at every block.
 """
 
+import copy
 import importlib.util
 import os
 import shutil
 import sys
 
 import torch
+from torch import nn
 
 from avatar_v.models.dit import AvatarDiT
 
+
+COMPILE = ("auto", "on", "off")
+PAYS_FROM = 5000
+"""Passes of the network in a video from which compiling pays on a CPU: with the weights that ship a
+pass gains 0.027 s (docs/results/speed.md), and all graphs of a video took 130 s of two cores. Of
+larger networks a pass gains more, and it pays sooner."""
 MOST_GRAPHS = 32
 """Kinds of calls of a block that become graphs; torch leaves the ninth uncompiled."""
+
+
+def compiles(how: str, num_passes: int | None) -> bool:
+    """Whether the blocks are compiled for a video of so many passes of the network; None: of a live
+    sound, whose length nobody knows and whose first pictures would wait for the compiler. ``how``
+    is on, off or auto, which compiles from `PAYS_FROM` passes on. ValueError for another word."""
+    if how not in COMPILE:
+        raise ValueError(f"compile is {', '.join(COMPILE)}, got {how!r}")
+    return how == "on" or (how == "auto" and num_passes is not None and num_passes >= PAYS_FROM)
+
+
+def compiled(dit: AvatarDiT, backend: str = "inductor") -> AvatarDiT:
+    """The network with the same weights and compiled blocks; ``dit`` itself stays as it is."""
+    other, blocks = copy.copy(dit), [copy.copy(block) for block in dit.blocks]
+    other._modules = {**dit._modules, "blocks": nn.ModuleList(blocks)}
+    compile_blocks(other, backend)
+    return other
 
 
 def compile_blocks(dit: AvatarDiT, backend: str = "inductor") -> None:

@@ -17,7 +17,7 @@ def stay_near(device: torch.device) -> None:
     near = binding.NumaOptions(binding.AffinityMode.NODE)
     try:
         cpus = binding._get_logical_cpus_to_bind_to(gpu_index=index, numa_options=near)
-    except (OSError, ValueError):
+    except (OSError, RuntimeError, ValueError):
         return
     if cpus:
         binding._bind_all_threads_in_current_process_to_logical_cpus(logical_cpu_indices=cpus)

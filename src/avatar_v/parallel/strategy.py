@@ -6,7 +6,6 @@ from typing import Any, Literal
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from avatar_v.parallel.mesh import Layout
-from avatar_v.parallel.numa import stay_near
 from avatar_v.parallel.whole_shards import whole_shards
 
 
@@ -25,12 +24,11 @@ class ShardedStrategy(ModelParallelStrategy):
         super().__init__(data_parallel_size, tensor_parallel_size, **options)
 
     def setup_environment(self) -> None:
-        """Each process stays near its GPU. ValueError for ranks that do not form such groups."""
+        """ValueError for ranks that do not form such groups."""
         size = self._tensor_parallel_size
         if self._data_parallel_size == "auto" and isinstance(size, int):
             self._data_parallel_size = data_ranks(self.num_nodes * self.num_processes, size)
         super().setup_environment()
-        stay_near(self.root_device)
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None

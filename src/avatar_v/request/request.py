@@ -268,9 +268,10 @@ class Weights:
         "with --devices: each keeps its part of the weights and gathers block by block",
         flag="--shard", default=False,
     )  # fmt: skip
-    compile: bool = option(
-        "compile the blocks of the networks at their first call, which takes a minute or more",
-        flag="--compile", default=False,
+    compile: str = option(
+        "compile the blocks of the networks at their first call, which takes a minute or more; "
+        "auto: where a video is long enough for it to pay; --compile alone is on (%(default)s)",
+        flag="--compile", default="off", choices=("auto", "on", "off"), bare="on",
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from avatar_v.models.text import StoredText
 from avatar_v.parallel.apply import checkpoint_blocks, shard
 from avatar_v.parallel.compiling import compile_blocks
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator, shard_mesh
+from avatar_v.parallel.numa import stay_near
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.parallel.trainer import check_replicas, check_steps, trainer_layout
 from avatar_v.training.batch import Draws, Logs
@@ -119,7 +120,9 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         return sum(role.trainable for role in self.roles().values()) == 1
 
     def setup(self, stage: str) -> None:
-        """Lightning calls this before any network is loaded."""
+        """The process stays near its GPU. Lightning calls this in each rank, before any network is
+        loaded."""
+        stay_near(self.trainer.strategy.root_device)
         if not self.automatic_optimization:
             check_steps(self.trainer)
 

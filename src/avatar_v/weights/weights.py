@@ -166,10 +166,16 @@ def save_dit(
     write_json(folder / "config.json", dataclasses.asdict(dit.config))
 
 
+def dit_config(folder: str | Path) -> DiTConfig:
+    """The config of the DiT in ``folder``."""
+    folder = part_folder(folder)
+    return DiTConfig.from_dict(read_json(folder / "config.json"), where=f"{folder}/config.json")
+
+
 def load_dit(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> AvatarDiT:
     """The DiT in ``folder``, as ``dtype``; ValueError names every key that does not fit."""
     folder = part_folder(folder)
-    config = DiTConfig.from_dict(read_json(folder / "config.json"), where=f"{folder}/config.json")
+    config = dit_config(folder)
     with without_memory():
         dit = AvatarDiT(config)
     state = {key: value.to(dtype) for key, value in read_dit_state(folder).items()}
