@@ -180,7 +180,7 @@ def test_pairs_of_tall_pictures_at_30_frames_a_second(clips: Path, tmp_path: Pat
     rater = SimulatedRater("bright", (Term(f"{__name__}.bright", 1e3),), ties=1.0)
 
     def make(folder: Path, out: Path) -> None:
-        make_pairs(folder, out, (system,) * 2, Panel((rater,)), PairSettings(2, 9))
+        make_pairs(folder, out, (system, system), Panel((rater,)), PairSettings(2, 9))
 
     make(tmp_path / "clips", tmp_path / "out")
     entries = list(read_folder(tmp_path / "out"))
