@@ -1,6 +1,7 @@
 """Tiny alignments for tests: weights with a motion network, rewards by path, and a short run."""
 
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -31,7 +32,7 @@ def eyes(frames, audio, reference, motion, *, sign: float = 1.0, **columns) -> t
 EYES = RewardTerm(f"{__name__}.eyes", credit=("eye_open",))
 
 
-def make_weights(folder: Path, **can: float) -> str:
+def make_weights(folder: Path, **can: Any) -> str:
     """Tiny weights whose every parameter is random, motion network included."""
     dit, conditioner = build("tiny", seed=0)
     conditioner.motion_net = make_motion_net(conditioner.audio_encoder.dim)

@@ -40,7 +40,7 @@ def _shards(video: VideoFormat) -> tempfile.TemporaryDirectory[str]:
         clips = [make_clip(first + i, video) for i in range(num_clips)]
         write_shard(Path(made.name, name, "clips-000000.tar"), clips)
         for kind, make in (("pairs", make_pair), ("votes", make_video_pair)):
-            pairs = [encode_pair(make(first + i)) for i in range(num_clips)]
+            pairs = [encode_pair(make(first + i, video)) for i in range(num_clips)]
             write_shard(Path(made.name, kind, name, "pairs-000000.tar"), pairs)
     return made
 
@@ -81,9 +81,9 @@ def make_clip(index: int, shown: VideoFormat = SQUARE) -> Sample:
     )  # fmt: skip
 
 
-def make_pair(index: int) -> Pair:
+def make_pair(index: int, shown: VideoFormat = SQUARE) -> Pair:
     """The clip's own motion against a mouth that opens to the quarter of it, in either order."""
-    clip, reference = make_clip(index), make_clip(index ^ 1)
+    clip, reference = make_clip(index, shown), make_clip(index ^ 1, shown)
     meta = dataclasses.replace(clip.meta, height=0, width=0)
     little = clip.motion.clone()
     little[1:] *= 0.25
@@ -100,13 +100,13 @@ def make_pair(index: int) -> Pair:
     )
 
 
-def make_video_pair(index: int) -> Pair:
+def make_video_pair(index: int, shown: VideoFormat = SQUARE) -> Pair:
     """The same with pictures: the one whose mouth opens little is dark."""
-    pair, clip = make_pair(index), make_clip(index)
+    pair, clip = make_pair(index, shown), make_clip(index, shown)
     assert clip.video is not None
     bright, dark = clip.video, clip.video // 2
     first, second = (bright, dark) if torch.equal(pair.first, clip.motion) else (dark, bright)
-    portrait = make_clip(index ^ 1).video
+    portrait = make_clip(index ^ 1, shown).video
     assert portrait is not None
     return dataclasses.replace(pair, pictures=PairPictures(first, second, portrait[:2]))
 

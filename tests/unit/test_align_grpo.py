@@ -20,6 +20,7 @@ from aligning import (
     make_stage,
     make_weights,
 )  # fmt: skip
+from avatar_v.base.video_format import FRAME_RATES_HZ, VideoFormat
 from avatar_v.callbacks.ema import EMA
 from avatar_v.objectives.align_grpo import AlignGRPO
 from avatar_v.objectives.policy_gradient import GRPO
@@ -27,11 +28,14 @@ from avatar_v.rewards.terms import RewardTerm
 from avatar_v.sampling.exploring import Exploration, explored
 from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import normal, renoise, sample
+from avatar_v.shards.datamodule import ShardData
+from avatar_v.shards.writer import write_shard
 from avatar_v.training.optim import Optim
 from avatar_v.training.policies import Guidance, WarmStartWindows
 from avatar_v.training.roles import Updates
 from avatar_v.training.settings import Models
 from avatar_v.types import Batch
+from tiny_run import make_clip
 
 GIVEN = "avatar_v.rewards.shipped."
 PICTURES = RewardTerm(f"{__name__}.brightness", credit=("mouth",))
@@ -99,6 +103,19 @@ def test_the_ratio_is_exactly_one_before_an_update_and_not_behind_it(
     assert logs["kl"] > 0
     with pytest.raises(RuntimeError, match="ratio is not 1"):
         aligned.policy_loss(rollout, trajectory, 0, first=True)
+
+
+def test_clips_of_another_rate_than_the_weights_keep_are_refused(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.tar", [make_clip(i) for i in range(4)])
+    data = ShardData(str(tmp_path), batch_size=1, pairs=True)
+    for rate in FRAME_RATES_HZ:
+        weights = make_weights(tmp_path / str(rate), video=VideoFormat(32, 32, rate))
+        stage = make_stage(weights)
+        if rate == 25:
+            stage.subject.check_data(stage, data, 1)
+            continue
+        with pytest.raises(ValueError, match=f"make {rate} frames a second, .* the clips have 25"):
+            stage.subject.check_data(stage, data, 1)
 
 
 def test_the_ratio_is_one_in_half_precision_whose_copies_carry_gradients(

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from aligning import make_weights
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.cli import main
+from avatar_v.media.reading import probe
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.pairs.making import (
     Conditions,
@@ -20,8 +22,8 @@ from avatar_v.pairs.making import (
 )
 from avatar_v.pairs.video_systems import VideoSystem
 from avatar_v.rewards.raters import Panel, SimulatedRater, Term
-from avatar_v.shards.loader import read_folder
-from avatar_v.shards.pairs import read_pair
+from avatar_v.shards.loader import read_folder, read_members
+from avatar_v.shards.pairs import VIDEOS, read_pair
 from avatar_v.shards.writer import Failure, write_shard
 from avatar_v.types import SAMPLES_PER_FRAME
 from tiny_run import make_clip
@@ -79,7 +81,7 @@ class Scaled(MotionSystem):
 
 
 def test_the_better_system_wins_wherever_it_is_shown(system: MotionSystem) -> None:
-    good, bad = (Scaled(name, system.conditioner, system.settings) for name in ("1.0", "0.2"))
+    good, bad = (Scaled(of, system.conditioner, system.settings, 25) for of in ("1.0", "0.2"))
     conditions = Conditions(
         [make_clip(i) for i in range(16)], [make_clip(i ^ 1) for i in range(16)]
     )
@@ -108,7 +110,7 @@ def test_an_error_leaves_no_pairs(system: MotionSystem, clips: Path, tmp_path: P
                 raise ValueError("it ends here")
             return super().samples(conditions, seeds)
 
-    out, ends = tmp_path / "out", Ends(system.name, system.conditioner, system.settings)
+    out, ends = tmp_path / "out", Ends(system.name, system.conditioner, system.settings, 25)
     settings = PairSettings(2, num_frames=9, batch_size=1, pairs_per_shard=1)
     with pytest.raises(ValueError, match="it ends here"):
         make_pairs(clips, out, (ends, ends), Panel((MOUTH,)), settings)
@@ -169,6 +171,28 @@ def test_pairs_of_videos_hold_what_was_judged(clips: Path, tmp_path: Path) -> No
         assert pair.judgment.winner == ("first" if levels[0] > levels[1] else "second")
         assert not torch.equal(pair.first, pair.second)
         assert torch.allclose(pair.first[0], pair.clip.motion[0], atol=1e-4)
+
+
+def test_pairs_of_tall_pictures_at_30_frames_a_second(clips: Path, tmp_path: Path) -> None:
+    shown = VideoFormat(32, 48, 30)
+    write_shard(tmp_path / "clips" / "a.tar", [make_clip(i, shown) for i in range(4)])
+    system = VideoSystem.load(make_weights(tmp_path / "weights", video=shown))
+    rater = SimulatedRater("bright", (Term(f"{__name__}.bright", 1e3),), ties=1.0)
+
+    def make(folder: Path, out: Path) -> None:
+        make_pairs(folder, out, (system, system), Panel((rater,)), PairSettings(2, 9))
+
+    make(tmp_path / "clips", tmp_path / "out")
+    entries = list(read_folder(tmp_path / "out"))
+    assert {(entry.num_frames, entry.frame_rate_hz) for entry in entries} == {(9, 30)}
+    for entry in entries:
+        pictures = read_pair(entry, pictures=True).pictures
+        assert pictures is not None
+        assert pictures.first.shape == (9, 3, 48, 32)
+        (tmp_path / "first.mp4").write_bytes(read_members(entry, [VIDEOS[0]])[VIDEOS[0]])
+        assert probe(tmp_path / "first.mp4").frame_rate_hz == 30
+    with pytest.raises(ValueError, match=r"makes 30 frames a second, and the clips of .* have 25"):
+        make(clips, tmp_path / "other")
 
 
 def test_videos_made_elsewhere_are_judged_as_they_are(

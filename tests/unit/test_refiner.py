@@ -8,12 +8,14 @@ import torch
 from step_terms import step_terms
 from torch import Tensor
 
+from avatar_v.base.video_format import VideoFormat
 from avatar_v.losses.adversarial import discriminator_loss, generator_loss, r1_loss
 from avatar_v.models.discriminator import PatchDiscriminator
 from avatar_v.models.refiner import enlarge, low_latents, reduce
 from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.refiner import Refinement, Refiner
 from avatar_v.objectives.refiner_adversarial import AdversarialRefiner
+from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import collate, read_clip, read_folder
 from avatar_v.shards.writer import write_index, write_shard
@@ -110,6 +112,17 @@ def test_bad_data_is_refused(batch: Batch) -> None:
         loss_of(refiner(), dataclasses.replace(batch, low_factor=2.25))
     with pytest.raises(ValueError, match="sigma"):
         Refinement(sigma=0.0)
+
+
+def test_pictures_that_the_factor_leaves_no_whole_cells_of_are_refused(tmp_path: Path) -> None:
+    """Before the first step. 2.25: both sizes are whole tokens at multiples of 144 alone."""
+    large = VideoFormat(144, 288)
+    for folder, video in (("whole", large), ("not", VideoFormat(144, 240))):
+        write_shard(tmp_path / folder / "a.tar", [make_clip(i, video) for i in range(2)])
+    stage = refiner(dataclasses.replace(NUMBERS, factor=2.25))
+    stage.subject.check_data(stage, ShardData(str(tmp_path / "whole"), batch_size=1), 1)
+    with pytest.raises(ValueError, match="pictures of 144 x 240 pixels are no whole tokens of 144"):
+        stage.subject.check_data(stage, ShardData(str(tmp_path / "not"), batch_size=1), 1)
 
 
 def test_low_latents_of_shards_are_those_of_the_video(tmp_path: Path) -> None:

@@ -18,12 +18,13 @@ from avatar_v import flow
 from avatar_v.base import checks
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.refiner import FACTOR, SIGMA, as_refiner, low_latents, predict_clean
+from avatar_v.shards.training_data import TrainingData
 from avatar_v.training.batch import Draws, Logs, TrainBatch, noise_like
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import draw_run
 from avatar_v.training.settings import Models, Objective
-from avatar_v.training.subject import FreeWindows, Networks
+from avatar_v.training.subject import FreeWindows, Networks, token_side
 from avatar_v.training.trainable import Trainable, select_dit
 from avatar_v.training.video import Regions, VideoSubject
 from avatar_v.training.windows import Windows, bernoulli
@@ -82,6 +83,10 @@ class NothingGiven(FreeWindows):
         return dataclasses.replace(windows, prefix=none, suffix=none)
 
 
+MAX_SIDE = 4096
+"""Pixels of the longest side that a picture has (base/video_format.py)."""
+
+
 class LowVideoSubject(VideoSubject):
     """Stage 2's windows and conditions, the low video, and a run of the reference."""
 
@@ -118,6 +123,16 @@ class LowVideoSubject(VideoSubject):
             reference=reference.without_faces(),
             low=windows.crop(self.low(networks, batch, at)),
         )
+
+    def check_data(self, networks: Networks, data: object, num_steps: int) -> None:
+        """Also: the low pictures must be whole cells of the VAE."""
+        super().check_data(networks, data, num_steps)
+        if not isinstance(data, TrainingData):
+            return
+        token, cell = token_side(networks), networks.conditioner.vae.spatial_factor
+        sides = range(token, MAX_SIDE + 1, token)
+        whole = (side for side in sides if side / self.refinement.factor % cell == 0)
+        data.require_tokens(next(whole, token))
 
     def low(self, networks: Networks, batch: Batch, step: int) -> Latents:
         """Precomputed, or made of the video; ValueError where there is neither."""

@@ -4,6 +4,7 @@
 pictures, as that of a reference is.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,12 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.base.video_format import VideoFormat
+from avatar_v.base.video_format import VideoFormat, checked_rate
 from avatar_v.inputs.reference_clip import read_reference
 from avatar_v.motion.extractors import Extractor, find_extractor
 from avatar_v.pairs.making import Conditions, Made
-from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
+from avatar_v.shards.schema import Meta
+from avatar_v.types import MOTION_NAMES
 
 
 @dataclass(frozen=True)
@@ -42,20 +44,25 @@ class MadeVideos:
     def size(self) -> tuple[int, int]:
         return self.video.size
 
+    @property
+    def frame_rate_hz(self) -> None:
+        """Files are read at the rate of the conditions."""
+
     def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
         """The beginnings of the files, as long as the conditions. ValueError for a file that is
         shorter, and as `reference_clip.read_reference`."""
-        made = [self._read(self.files[of.key], of.meta.num_frames) for of in conditions.clips]
+        made = [self._read(self.files[of.key], of.meta) for of in conditions.clips]
         motion, video = zip(*made, strict=True)
         return Made(torch.stack(motion), torch.stack(video))
 
     def _read(
-        self, path: Path, num_frames: int
+        self, path: Path, meta: Meta
     ) -> tuple[Float[Tensor, "f m"], UInt8[Tensor, "f 3 h w"]]:
+        num_frames, rate = meta.num_frames, checked_rate(meta.frame_rate_hz)
         read = read_reference(
             path,
-            video=self.video,
-            seconds=(num_frames - 1) / FRAME_RATE_HZ,
+            video=dataclasses.replace(self.video, frame_rate_hz=rate),
+            seconds=(num_frames - 1) / rate,
             face_crop=self.face_crop,
             extractor=self.extractor,
         )

@@ -21,6 +21,7 @@ from torch import Tensor
 from avatar_v.base import checks
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.seeds import derive, stream
+from avatar_v.base.video_format import FrameRate
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.motion.own_units import build_style
@@ -51,8 +52,9 @@ from avatar_v.shards.pairs import (
 from avatar_v.shards.schema import Sample
 from avatar_v.shards.table import ClipTable
 from avatar_v.shards.writer import ClipEntry, Failure, RawClip, write_shard
-from avatar_v.types import FRAME_RATE_HZ, Batch, num_latents
+from avatar_v.types import Batch, num_latents
 from avatar_v.weights.card import read_card, weights_folder
+from avatar_v.weights.presets import format_of
 from avatar_v.weights.weights import load_pipeline
 
 Motion = Float[Tensor, "b f m"]
@@ -125,6 +127,11 @@ class PairSystem(Protocol):
         """Height and width of the pictures; None where motion alone is made."""
         ...
 
+    @property
+    def frame_rate_hz(self) -> FrameRate | None:
+        """None: that of the conditions."""
+        ...
+
     def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
         """One of each condition, from a seed of its own."""
         ...
@@ -137,6 +144,7 @@ class MotionSystem:
     name: str
     conditioner: Conditioner
     settings: Settings
+    frame_rate_hz: FrameRate
 
     @property
     def size(self) -> None:
@@ -156,7 +164,8 @@ class MotionSystem:
             guidance_audio=card.guidance_audio,
             guidance_motion=card.guidance_motion,
         )
-        return cls(weights, conditioner.eval(), sampler_settings(request, card, bf16=False))
+        settings = sampler_settings(request, card, bf16=False)
+        return cls(weights, conditioner.eval(), settings, format_of(card).video.frame_rate_hz)
 
     @torch.inference_mode()
     def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
@@ -201,7 +210,7 @@ def make_pairs(
 
     ValueError where no person has two clips, for systems of which one makes videos and one motion
     alone, or videos of another size, for clips without pictures where videos are made, and where
-    no clip is one of ``keys``, and for clips of another rate than 25.
+    no clip is one of ``keys``, and for clips of another rate than the systems make.
     """
     out = Path(out).resolve()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -210,10 +219,13 @@ def make_pairs(
     if sizes[0] != sizes[1]:
         raise ValueError(f"both systems make pictures of one size, got {sizes[0]} and {sizes[1]}")
     clips = ClipTable(c for c in read_folder(folder) if c.num_frames >= settings.num_frames)
-    if other := {clip.frame_rate_hz for clip, _ in clips.kinds()} - {FRAME_RATE_HZ}:
-        raise ValueError(
-            f"{folder}: pairs are of clips of {FRAME_RATE_HZ} frames a second, these have {other}"
-        )
+    rates = {clip.frame_rate_hz for clip, _ in clips.kinds()}
+    for system in systems:
+        if system.frame_rate_hz is not None and rates - {system.frame_rate_hz}:
+            raise ValueError(
+                f"{system.name} makes {system.frame_rate_hz} frames a second, and the clips of "
+                f"{folder} have {', '.join(map(str, sorted(rates)))}"
+            )
     partners = Partners(clips, np.arange(len(clips)), same_scene=False)
     if not len(partners.paired):
         raise ValueError(

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.base.video_format import FrameRate
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.inputs.reference_clip import ReferenceClip
@@ -44,6 +45,10 @@ class VideoSystem:
     @property
     def size(self) -> tuple[int, int]:
         return self.pipeline.format.video.size
+
+    @property
+    def frame_rate_hz(self) -> FrameRate:
+        return self.pipeline.format.video.frame_rate_hz
 
     def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
         """One video after the other, with the pipeline's own defaults."""

@@ -111,7 +111,7 @@ def encode_pair(pair: Pair) -> RawClip:
         videos = (pair.pictures.first, pair.pictures.second)
         _check_pictures(pair.clip, *videos, pair.pictures.portrait)
         members |= {
-            name: reading.encode_video_bytes(video)
+            name: reading.encode_video_bytes(video, frame_rate_hz=pair.clip.meta.frame_rate_hz)
             for name, video in zip(VIDEOS, videos, strict=True)
         }
         members[PORTRAIT] = encode_arrays({"pictures": pair.pictures.portrait.numpy()})

@@ -199,8 +199,8 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
         networks.dit.motion_stats = networks.conditioner.motion_stats = stats
 
     def check_data(self, networks: Networks, data: object, num_steps: int) -> None:
-        """Precomputed latents must come from the VAE that will decode them, and every window of
-        the schedule must fit the clips."""
+        """Precomputed latents must come from the VAE that will decode them, every window of the
+        schedule must fit the clips, and weights that keep a rate must be shown that rate."""
         if not isinstance(data, TrainingData):
             return
         longest = self.longest_window(num_steps)
@@ -208,6 +208,12 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
         data.require_length(longest)
         data.require_one_rate()
         networks.conditioner.check_rate(data.frame_rate_hz)
+        kept = self.card_entries(networks).get("video")
+        if kept is not None and kept.frame_rate_hz != data.frame_rate_hz:
+            raise ValueError(
+                f"{self.models.init_from} make {kept.frame_rate_hz} frames a second, as the "
+                f"weights of this stage will, and the clips have {data.frame_rate_hz}"
+            )
         data.require_tokens(networks.conditioner.vae.spatial_factor * networks.dit.config.patch)
         text = networks.conditioner.text_encoder
         if isinstance(text, ByteTextEncoder):
