@@ -4,7 +4,8 @@ Blocks are alike, so a graph serves all of them; what is around them stays as it
 at the first call of its kind, which takes seconds to a minute: a block is called for the video, its
 motion and the reference, with and without sound, and sizes that change make one more of each kind.
 `compiles` says for which videos that is worth it. Results differ from those of the same blocks
-uncompiled by rounding, as sums are fused in another order. Weights that come and go (parallel/offload.py, FSDP2) end a graph at every block.
+uncompiled by rounding, as sums are fused in another order. Weights that come and go
+(parallel/offload.py, FSDP2) end a graph at every block.
 """
 
 import copy
@@ -17,7 +18,6 @@ import torch
 from torch import nn
 
 from avatar_v.models.dit import AvatarDiT
-
 
 COMPILE = ("auto", "on", "off")
 PAYS_FROM = 5000
