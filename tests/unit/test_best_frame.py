@@ -145,6 +145,21 @@ def test_an_extractor_that_tells_frames_not_apart_leaves_the_most_usual_one(
     assert (best.index, best.num_frames) == (usual.index, usual.num_frames)
 
 
+def test_an_extractor_reads_squares_of_tall_and_wide_pictures(tmp_path: Path) -> None:
+    shown = []
+
+    def read(frames: Tensor, track: object) -> Tensor:
+        shown.append(tuple(frames.shape))
+        return reading()(frames, track)
+
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(encode_video_bytes(moving_clip()))
+    for video in (VideoFormat(48, 80, 30), VideoFormat(80, 48, 24)):
+        best_frame(path, video=video, face_crop=False, extractor=read)
+    (_, _, *tall), (_, _, *wide) = shown
+    assert tall == wide == [38, 38]  # of 64 pixels
+
+
 def test_a_drawn_face_is_picked_uncovered_and_turned_to_the_camera(tmp_path: Path) -> None:
     """This person keeps still behind a hand: the stillest frame does not show the face."""
     person, scene, speech = (RANGES["validation"][i] for i in (8, 25, 17))

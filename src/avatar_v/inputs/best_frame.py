@@ -23,7 +23,7 @@ from torch import Tensor
 from avatar_v.base.video_format import VideoFormat
 from avatar_v.base.words import counted
 from avatar_v.critics.quality import sharp_enough, sharpness
-from avatar_v.faces.face_track import FaceTrack, centre_windows, crop_windows
+from avatar_v.faces.face_track import FaceTrack, centre_windows, crop, crop_windows
 from avatar_v.inputs.framing import find_person
 from avatar_v.motion.extractors import Extractor, extract
 from avatar_v.types import MOTION_NAMES
@@ -184,7 +184,9 @@ def _best_read(
     """The candidate of the best mean rank among those that are sharp enough and not hidden; None
     where the motion tells no frame from another."""
     candidates, stride = _candidates(path, search_s, video, centred=True)
-    motion = extract(extractor, candidates, None)
+    num, _, *size = candidates.shape
+    squares = crop(candidates, centre_windows(num, *size), min(size))  # what extractors read
+    motion = extract(extractor, squares, None)
     sharp = torch.stack([sharpness(picture[None])[0] for picture in candidates])
     seen = motion[:, MOTION_NAMES.index("cover")] < COVERED
     choices = (sharp_enough(sharp) & seen, seen, sharp_enough(sharp))
