@@ -192,7 +192,10 @@ def test_compiling_asks_for_a_compiler_and_weights_that_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ValueError, match="neither with --offload nor with --shard"):
-        check_compile(torch.device("cpu"), is_moved=True)
+        check_compile("auto", torch.device("cpu"), is_moved=True)
+    check_compile("off", torch.device("cpu"), is_moved=True)
+    with pytest.raises(ValueError, match="compile is auto, on, off, got 'yes'"):
+        StoredPipeline(Weights("small", device="cpu", compile="yes"))
     monkeypatch.setenv("CXX", "no-compiler")
     with pytest.raises(ValueError, match="needs a C\\+\\+ compiler, and there is no no-compiler"):
         StoredPipeline(Weights("small", device="cpu", compile="on"))

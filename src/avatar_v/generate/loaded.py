@@ -64,9 +64,9 @@ class LoadedPipeline:
     `follow`, and `close` ends them. With ``shard`` each rank keeps its part of the weights of the
     DiT and the text encoder, and with ``offload`` as well that part waits in main memory. With
     ``compile`` "on" the blocks of the DiT are compiled at their first call (compiling.py), with
-    "auto" for videos that are long enough, each by itself. Ranks of
-    causal weights stand in a line, of which rank 0 always overlaps (parallel/timestep.py). A
-    ``pool`` holds the weights of other pipelines, of which equal ones are shared (weight_sets.py).
+    "auto" for videos that are long enough, each by itself. Ranks of causal weights stand in a line,
+    of which rank 0 always overlaps (parallel/timestep.py). A ``pool`` holds the weights of other
+    pipelines, of which equal ones are shared (weight_sets.py).
     """
 
     def __init__(

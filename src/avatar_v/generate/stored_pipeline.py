@@ -12,7 +12,7 @@ from avatar_v.generate.refine import hash_of_refiner
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.kernels import backends, switch
 from avatar_v.parallel import exchange
-from avatar_v.parallel.compiling import check_compile
+from avatar_v.parallel.compiling import check_compile, compiles
 from avatar_v.parallel.streams import check_offload
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import InputSpec, input_spec
@@ -39,8 +39,7 @@ class StoredPipeline:
         if weights.offload:
             check_offload(device)
         check_devices(weights.devices, device, shard=weights.shard)
-        if weights.compile != "off":
-            check_compile(device, is_moved=weights.offload or weights.shard)
+        check_compile(weights.compile, device, is_moved=weights.offload or weights.shard)
         backends.check_named(device)
         switch.check_named(device)
         exchange.check_named(device)
@@ -86,8 +85,11 @@ class StoredPipeline:
 
     def compiles(self, inputs: Inputs, request: Request) -> bool:
         """Whether the blocks are compiled for this video."""
+        how = self.weights.compile
+        if how != "auto":
+            return compiles(how, None)
         config = dit_config(self.folder / "dit")
-        return compiles_video(self.weights.compile, inputs, request, self.card, config)
+        return compiles_video(how, inputs, request, self.card, config)
 
     @property
     def makes_motion(self) -> bool:

@@ -20,10 +20,10 @@ from torch import nn
 from avatar_v.models.dit import AvatarDiT
 
 COMPILE = ("auto", "on", "off")
-PAYS_FROM = 5000
-"""Passes of the network in a video from which compiling pays on a CPU: with the weights that ship a
-pass gains 0.027 s (docs/results/speed.md), and all graphs of a video took 130 s of two cores. Of
-larger networks a pass gains more, and it pays sooner."""
+PAYS_FROM = 7500
+"""Passes of the network in a video from which compiling pays on a CPU, in processor time: with the
+weights that ship a pass gains 0.027 s (docs/results/speed.md), and all graphs of a video of three
+chunks took 200 s. Of larger networks a pass gains more, and it pays sooner."""
 MOST_GRAPHS = 32
 """Kinds of calls of a block that become graphs; torch leaves the ninth uncompiled."""
 
@@ -54,9 +54,12 @@ def compile_blocks(dit: AvatarDiT, backend: str = "inductor") -> None:
         block.compile(backend=backend)
 
 
-def check_compile(device: torch.device, *, is_moved: bool) -> None:
-    """ValueError for a machine that has no compiler for ``device``, and for weights that are moved
-    while they are used."""
+def check_compile(how: str, device: torch.device, *, is_moved: bool) -> None:
+    """Unless ``how`` is off: ValueError for another word than `COMPILE`, for a machine that has no
+    compiler for ``device``, and for weights that are moved while they are used."""
+    if how == "off":
+        return
+    compiles(how, None)
     if is_moved:
         raise ValueError(
             "--compile: blocks are compiled with weights that stay, so it goes neither with "
