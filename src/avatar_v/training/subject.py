@@ -207,7 +207,7 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
         data.require_vae(networks.conditioner.vae.hash())
         data.require_length(longest)
         data.require_one_rate()
-        networks.conditioner.check_rate(data.frame_rate_hz)
+        networks.conditioner.at_rate(data.frame_rate_hz)
         data.require_tokens(networks.conditioner.vae.spatial_factor * networks.dit.config.patch)
         text = networks.conditioner.text_encoder
         if isinstance(text, ByteTextEncoder):
