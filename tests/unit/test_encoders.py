@@ -157,6 +157,8 @@ def test_hidden_states_lie_on_the_frame_grid(
     waveform = 0.1 * torch.randn(2, 640 * num_frames, generator=torch.Generator().manual_seed(0))
     out = encoder(waveform)
     assert out.shape == (2, num_frames, 24)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert bool(encoder(waveform).isfinite().all())
     out.square().sum().backward()
     gradient = encoder.layer_logits.grad
     assert gradient is not None

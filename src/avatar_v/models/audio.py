@@ -324,7 +324,8 @@ class HiddenStateAudioEncoder(nn.Module):
         parts = []
         for start in range(0, waveform.shape[1], piece):
             rows = [row.cpu().numpy() for row in waveform[:, start : start + piece]]
-            mel = self.extractor(rows, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
+            with torch.autocast("cpu", enabled=False):  # its spectra pass NumPy, which has no bf16
+                mel = self.extractor(rows, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
             mel = mel.input_features.to(waveform.device)
             parts.append(self.model.encoder(mel, output_hidden_states=True).hidden_states)
         return tuple(torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
