@@ -100,11 +100,15 @@ def test_a_second_run_measures_nothing_and_decodes_nothing(
 def test_a_rival_is_scored_over_all_conditions(
     made: BenchManifest, rival: Path, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """By its folder and by its command; of generated scenes there is no true video."""
-    whole, folder = tmp_path / "cases", tmp_path / "folder"
-    words = ("cases", "generated", made.root, "--out", whole, "--scenes", rival)
+    """By its folder and by its command; of generated scenes there is no true video. One case counts
+    as of the scene of its reference."""
+    filmed, whole, folder = (tmp_path / name for name in ("filmed", "cases", "folder"))
+    shutil.copytree(made.root, filmed)
+    first = replace(made.cases[0], condition="same")
+    write_manifest(replace(made, root=filmed, cases=(first, *made.cases[1:])))
+    words = ("cases", "generated", filmed, "--out", whole, "--scenes", rival)
     assert bench(*words) == 0
-    assert "w_generated, 6 cases (3 cross, 3 generated)" in capsys.readouterr().out
+    assert "w_generated, 6 cases (2 cross, 3 generated, 1 same)" in capsys.readouterr().out
     shutil.copytree(rival, folder)
     for case in made.cases:
         shutil.copy(rival / f"{case.id}.mp4", folder / f"{case.id}-generated.mp4")
@@ -115,16 +119,16 @@ def test_a_rival_is_scored_over_all_conditions(
     table = rows(tmp_path / "out")
     of_conditions = {
         name: table.filter(pl.col("condition") == name).drop_nulls("value")["system"].value_counts()
-        for name in ("cross", "generated")
+        for name in ("same", "cross", "generated")
     }
-    assert dict(of_conditions["cross"].rows()) == {"truth": 3, "a": 3, "b": 3}
+    assert dict(of_conditions["same"].rows()) == {"truth": 1, "a": 1, "b": 1}
+    assert dict(of_conditions["cross"].rows()) == {"truth": 2, "a": 2, "b": 2}
     assert dict(of_conditions["generated"].rows()) == {"a": 3, "b": 3}
     absent = table.filter(pl.col("value").is_null())
     assert set(absent["reason"]) == {"the manifest has no truth of this case"}
     assert bench("report", tmp_path / "out", "--out", tmp_path / "report") == 0
-    said = (tmp_path / "report" / "report.md").read_text()
-    assert "cross scene" in said.partition("By scene condition")[2]
-    assert "generated scene" in said.partition("By scene condition")[2]
+    said = (tmp_path / "report" / "report.md").read_text().partition("By scene condition")[2]
+    assert all(f"{name} scene" in said for name in of_conditions)
 
 
 def test_scenes_are_made_of_words_and_the_person(made: BenchManifest, tmp_path: Path):

@@ -332,7 +332,7 @@ def test_an_interrupted_live_mp4_is_left_playing(
     assert left_behind(request) == {so_far.parent.name}
     assert num_decoded(so_far) == num
     for again in (request, request_):
-        with pytest.raises(ValueError, match=r"live video .*video\.mp4 is left; move it away"):
+        with pytest.raises(ValueError, match=r"video .*video\.mp4 is left; move it away"):
             carry_out(again, weights=weights)
     carry_out(request_.changed(overwrite=True), weights=weights)
     assert left_behind(request_) == {"out.mp4", "out.json"}

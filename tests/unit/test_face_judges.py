@@ -1,6 +1,7 @@
 """Critics of filmed faces as losses: where they look, gradients, files, and what is refused."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.critics.dino import Dino
-from avatar_v.critics.look import FaceJudge, Faces, Square, cut
+from avatar_v.critics.look import FaceJudge, FaceReading, Faces, Square, cut
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.faces.face import FaceCritic
 from avatar_v.faces.face_reader import FaceReader
@@ -49,6 +50,30 @@ def smooth(num_frames: int, height: int = 96, width: int = 128, seed: int = 0) -
     coarse = torch.randn(num_frames, 3, 6, 8, generator=torch.Generator().manual_seed(seed))
     size = (height, width)
     return 0.4 * torch.nn.functional.interpolate(coarse, size, mode="bicubic").clamp(-2, 2)[None]
+
+
+@functools.cache
+def filmed(media: Path) -> tuple[Tensor, Faces]:
+    """Five frames of a real person, "1 f 3 h w", and where the face is."""
+    frames = read_video(media / "presenter.mp4", max_frames=5)
+    track: FaceTrack = track_faces(frames)
+    assert bool(track.found.all())
+    where = Faces(head_box(track.landmarks)[None], track.landmarks[None], track.found[None])
+    return (frames.float() / 127.5 - 1)[None], where
+
+
+def judgement(judge: FaceJudge, video: Tensor, where: Faces) -> Tensor:
+    """A number of all that a critic says of five frames."""
+    crops = judge.look(video, where)
+    if isinstance(judge, Dino):
+        maps = judge.features(crops.flatten(0, 1))
+        assert [tuple(x.shape) for x in maps] == [(5, 32, 2, 2)] * 4
+        return torch.stack([x.square().mean() for x in maps]).sum()
+    if isinstance(judge, SyncNet):
+        return judge.embed_video(crops).square().mean()
+    assert isinstance(judge, FaceReading)
+    read = judge.read(crops.flatten(0, 1))
+    return (read * torch.linspace(-1, 1, read.shape[1])).sum(1).square().mean()
 
 
 @pytest.fixture(scope="module")
@@ -92,25 +117,14 @@ def test_gradients_go_through_crop_and_network(what: str, files: Path) -> None:
     judge = objective(what, str(files / names[what]) if what in names else "reader")
     video, where = smooth(5), faces(1, 5)
     step = smooth(5, seed=1)
-
-    def value(video: Tensor) -> Tensor:
-        crops = judge.look(video, where)
-        if isinstance(judge, Dino):
-            maps = judge.features(crops.flatten(0, 1))
-            assert [tuple(x.shape) for x in maps] == [(5, 32, 2, 2)] * 4
-            return sum(x.square().mean() for x in maps)
-        if isinstance(judge, SyncNet):
-            return judge.embed_video(crops).square().mean()
-        read = judge.read(crops.flatten(0, 1))
-        return (read * torch.linspace(-1, 1, read.shape[1])).sum(1).square().mean()
-
     leaf = video.clone().requires_grad_(True)
-    value(leaf).backward()
+    judgement(judge, leaf, where).backward()
     assert leaf.grad is not None
     assert all(not p.requires_grad for p in judge.parameters())
     half = 1e-3
     with torch.no_grad():
-        change = float(value(video + half * step) - value(video - half * step)) / (2 * half)
+        ends = [float(judgement(judge, video + h * step, where)) for h in (half, -half)]
+    change = (ends[0] - ends[1]) / (2 * half)
     assert float((leaf.grad * step).sum()) == pytest.approx(change, rel=0.03)
     corner = leaf.grad[..., :8, :8].abs().max()
     assert float(corner) == 0 < float(leaf.grad.abs().max())  # far from the face
@@ -207,21 +221,61 @@ def test_syncnet_looks_where_its_own_pipeline_cuts() -> None:
 
 @pytest.mark.media
 @pytest.mark.faces
+@pytest.mark.parametrize(
+    ("what", "side", "down"), [("identity", 1.0, 0.0), ("features", 1.4, 0.0), ("sync", 1.0, 0.3)]
+)
+def test_critics_look_at_a_filmed_face_and_nowhere_else(
+    what: str, side: float, down: float, media: Path, files: Path
+) -> None:
+    """The gradient reaches each pixel between brows and mouth, and none outside a square of
+    ``side`` around a middle so far ``down``, in heights of the head. SyncNet sees the neck, too,
+    and DINO's small crop is of blurred pixels from further around."""
+    names = {"identity": "arcface", "features": "dinov2", "sync": "syncnet_v2.model"}
+    judge = objective(what, str(files / names[what]))
+    frames, where = filmed(media)
+    assert where.landmarks is not None
+    video = frames.clone().requires_grad_(True)
+    said = judgement(judge, video, where)
+    said.backward()
+    assert video.grad is not None
+    assert bool(torch.isfinite(said))
+    assert bool(torch.isfinite(video.grad).all())
+    height, width = video.shape[3:]
+    size = torch.tensor([width, height])
+    for seen, points, box in zip(
+        video.grad[0].abs().sum(1), where.landmarks[0, :, 17:], where.box[0], strict=True
+    ):
+        between = box_mask(points.amin(0) * size, points.amax(0) * size, height, width)
+        assert float((seen[between] > 0).float().mean()) > 0.99
+        low, high = box[:2] * size, box[2:] * size
+        tall = (high - low)[1]
+        middle = (low + high) / 2 + torch.stack([tall * 0, down * tall])
+        outside = ~box_mask(middle - side / 2 * tall, middle + side / 2 * tall, height, width)
+        assert float(outside.float().mean()) > 0.1
+        assert not seen[outside].any()
+
+
+def box_mask(low: Tensor, high: Tensor, height: int, width: int) -> Tensor:
+    """The pixels between two corners, "h w"."""
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    return (x >= low[0]) & (x <= high[0]) & (y >= low[1]) & (y <= high[1])
+
+
+@pytest.mark.media
+@pytest.mark.faces
 def test_the_reader_sees_a_filmed_face_alike_as_a_loss_and_as_a_measure(media: Path) -> None:
     """In real pictures, three times as fine as the patches; and the gradient of the lids lies on
     the eyes."""
-    frames = read_video(media / "presenter.mp4", max_frames=3)
-    track: FaceTrack = track_faces(frames)
-    assert bool(track.found.all())
-    height, width = frames.shape[2:]
-    where = Faces(head_box(track.landmarks)[None], track.landmarks[None], track.found[None])
-    video = (frames.float() / 127.5 - 1)[None].requires_grad_(True)
+    frames, where = filmed(media)
+    height, width = frames.shape[3:]
+    assert where.landmarks is not None
+    video = frames.clone().requires_grad_(True)
     reader = FaceReader.from_pretrained()
     read = reader.read(reader.look(video, where).flatten(0, 1))
-    points = track.landmarks * torch.tensor([width, height])
+    points = where.landmarks[0] * torch.tensor([width, height])
     measured = reader.measure(video[0].detach(), from_68(points))
     # the measure averages by whole factors, the loss between halvings
-    assert float((read - measured).abs().mean()) < 0.05
+    assert float((read - measured).detach().abs().mean()) < 0.05
     read[:, reader.reads.index("eye_open")].sum().backward()
     assert video.grad is not None
     seen = video.grad[0].abs().sum((0, 1))

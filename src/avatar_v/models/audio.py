@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from avatar_v.base.paths import indexed_weights
 from avatar_v.base.stored import Count, Size, Within
 from avatar_v.models.layers import MLP, LayerNorm
+from avatar_v.models.time_grids import STATE_RATE_HZ, at_16_khz, of_frames
 from avatar_v.types import (
     FRAME_RATE_HZ,
     SAMPLE_RATE_HZ,
@@ -179,7 +180,8 @@ class HiddenStateAudioEncoder(nn.Module):
     softmax-weighted.
 
     ``folder`` is a local transformers folder; nothing is downloaded. Hidden states at 50 Hz are
-    averaged in pairs to the 25 Hz frame grid.
+    averaged over the time of each video frame: in pairs at 25 frames a second. At another
+    ``frame_rate_hz`` the sound of each pass is resampled to 16 kHz (time_grids.py).
 
     Without ``look_ahead`` each feature depends on the whole recording. With it four video frames at
     a time (4k - 1 … 4k + 2, which latent k adds) come from a pass over the ``window`` latents of
@@ -189,6 +191,8 @@ class HiddenStateAudioEncoder(nn.Module):
     normalised within a window. In the limit of long windows they are those of the whole recording.
     Whisper's pass is one of 30 s, whatever the window: silence fills it behind the window.
     """
+
+    frame_rate_hz: int = FRAME_RATE_HZ
 
     def __init__(
         self,
@@ -221,14 +225,14 @@ class HiddenStateAudioEncoder(nn.Module):
         """Encode by windows that end ``look_ahead`` latents behind a latent's own (None: of the
         length they have). ValueError for more than Whisper reads in a pass."""
         window = self.window if window is None else window
-        length_s = TEMPORAL_FACTOR * (window + look_ahead) / FRAME_RATE_HZ
-        if self.kind == "whisper" and length_s * SAMPLE_RATE_HZ > self.extractor.n_samples:
-            most_s = self.extractor.n_samples / SAMPLE_RATE_HZ
-            raise ValueError(
-                f"models.audio_window {window} and audio_look_ahead {look_ahead} are "
-                f"{length_s:.2f} s of sound, and Whisper hears {most_s:g} s at once"
-            )
+        self._check_pass(look_ahead, window, self.frame_rate_hz)
         self.look_ahead, self.window = look_ahead, window
+
+    def at_rate(self, frame_rate_hz: int) -> None:
+        """Take so many video frames a second, of 640 samples each. ValueError as `hear`."""
+        if self.look_ahead is not None:
+            self._check_pass(self.look_ahead, self.window, frame_rate_hz)
+        self.frame_rate_hz = frame_rate_hz
 
     @property
     def config(self) -> dict[str, int]:
@@ -252,24 +256,36 @@ class HiddenStateAudioEncoder(nn.Module):
         check_samples(waveform)
         with torch.no_grad():
             if self.look_ahead is None:
-                states = self._states(waveform)
+                layers = self._features(waveform, 0, waveform.shape[1] // SAMPLES_PER_FRAME)
             else:
-                states = self._by_windows(waveform, max(first - 1, 0))
-        num_frames = waveform.shape[1] // SAMPLES_PER_FRAME
-        stacked = torch.stack([state[:, : 2 * num_frames].float() for state in states])
-        stacked = stacked.unflatten(2, (num_frames, 2)).mean(3)
-        return torch.einsum("k,kbfd->bfd", self.layer_logits.softmax(0), stacked)
+                layers = self._by_windows(waveform, max(first - 1, 0))
+        return torch.einsum("k,kbfd->bfd", self.layer_logits.softmax(0), torch.stack(layers))
 
     def save_backbone(self, folder: Path) -> None:
         """The model and its feature extractor in transformers' layout."""
         self.model.save_pretrained(folder)
         self.extractor.save_pretrained(folder)
 
+    def _check_pass(self, look_ahead: int, window: int, frame_rate_hz: int) -> None:
+        length_s = TEMPORAL_FACTOR * (window + look_ahead) / frame_rate_hz
+        if self.kind == "whisper" and length_s * SAMPLE_RATE_HZ > self.extractor.n_samples:
+            most_s = self.extractor.n_samples / SAMPLE_RATE_HZ
+            raise ValueError(
+                f"models.audio_window {window} and audio_look_ahead {look_ahead} are "
+                f"{length_s:.2f} s of sound, and Whisper hears {most_s:g} s at once"
+            )
+
+    def _features(self, waveform: Waveform, first: int, num: int) -> list[Features]:
+        """Of each layer, of ``num`` of the waveform's video frames, from one pass over all."""
+        states = self._states(at_16_khz(waveform, self.frame_rate_hz))
+        return [of_frames(state, first, num, self.frame_rate_hz) for state in states]
+
     def _states(self, waveform: Waveform) -> tuple[Tensor, ...]:
+        """Hidden states at 50 Hz of sound at 16 kHz, to its end or further."""
         return self._whisper(waveform) if self.kind == "whisper" else self._wav2vec2(waveform)
 
-    def _by_windows(self, waveform: Waveform, skipped: int) -> tuple[Tensor, ...]:
-        """Hidden states of groups of four video frames, of which the first begins at frame -1; 0 in
+    def _by_windows(self, waveform: Waveform, skipped: int) -> list[Features]:
+        """Features of groups of four video frames, of which the first begins at frame -1; 0 in
         those that are ``skipped``. Groups whose windows are alike take one pass."""
         assert self.look_ahead is not None
         num_samples, num_frames = len(waveform), waveform.shape[1] // SAMPLES_PER_FRAME
@@ -287,28 +303,29 @@ class HiddenStateAudioEncoder(nn.Module):
             starts = [SAMPLES_PER_FRAME * heard.first for heard in run]
             each = [waveform[:, x : x + SAMPLES_PER_FRAME * size] for x in starts]
             windows = torch.stack(each, dim=1).flatten(0, 1)
-            own = slice(2 * at, 2 * (at + num))
-            passes = [[x[:, own] for x in self._states(some)] for some in windows.split(AT_ONCE)]
+            passes = [self._features(some, at, num) for some in windows.split(AT_ONCE)]
             layers = (torch.cat(layer) for layer in zip(*passes, strict=True))
             parts.append([x.unflatten(0, (num_samples, -1)).flatten(1, 2) for x in layers])
-        zeros = 2 * max(TEMPORAL_FACTOR * skipped - 1, 0)
+        zeros = max(TEMPORAL_FACTOR * skipped - 1, 0)
         layers = (torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
-        return tuple(F.pad(x, (0, 0, zeros, 0)) for x in layers)
+        return [F.pad(x, (0, 0, zeros, 0)) for x in layers]
 
     def _wav2vec2(self, waveform: Waveform) -> tuple[Tensor, ...]:
-        """Hidden states at 50 Hz. 80 samples more give exactly two states for each video frame."""
+        """States to the end of the sound: of 320 samples each, and the last hears 80 more."""
         x = waveform
         if self.extractor.do_normalize:
             x = (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-7).sqrt()
-        return self.model(F.pad(x, (0, 80)), output_hidden_states=True).hidden_states
+        behind = -x.shape[1] % (SAMPLE_RATE_HZ // STATE_RATE_HZ) + 80
+        return self.model(F.pad(x, (0, behind)), output_hidden_states=True).hidden_states
 
     def _whisper(self, waveform: Waveform) -> tuple[Tensor, ...]:
-        """Hidden states at 50 Hz, the waveform in pieces of the length that Whisper reads."""
+        """The waveform in pieces of the length that Whisper reads."""
         piece = self.extractor.n_samples
         parts = []
         for start in range(0, waveform.shape[1], piece):
             rows = [row.cpu().numpy() for row in waveform[:, start : start + piece]]
-            mel = self.extractor(rows, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
+            with torch.autocast("cpu", enabled=False):  # its spectra pass NumPy, which has no bf16
+                mel = self.extractor(rows, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
             mel = mel.input_features.to(waveform.device)
             parts.append(self.model.encoder(mel, output_hidden_states=True).hidden_states)
         return tuple(torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))

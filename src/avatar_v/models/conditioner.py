@@ -23,7 +23,6 @@ from avatar_v.motion.stats import FILE, MotionStats, how_to_make
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import pack_motion
 from avatar_v.types import (
-    FRAME_RATE_HZ,
     SAMPLES_PER_FRAME,
     TEMPORAL_FACTOR,
     Batch,
@@ -98,14 +97,12 @@ class Conditioner(nn.Module):
                 f"{_hearing(*self.hears)}: set {ASKED} as there"
             )
 
-    def check_rate(self, frame_rate_hz: int) -> None:
-        """ValueError for a rate of frames that the audio encoder does not know: one that was
-        trained elsewhere hears 16 kHz, which are 25 frames a second of `SAMPLES_PER_FRAME`."""
-        if frame_rate_hz != FRAME_RATE_HZ and not isinstance(self.audio_encoder, LogMelEncoder):
-            raise ValueError(
-                f"wav2vec 2.0 and the like hear {FRAME_RATE_HZ} frames a second, and these videos "
-                f"have {frame_rate_hz}: take clips of {FRAME_RATE_HZ}, or the embedded encoder"
-            )
+    def at_rate(self, frame_rate_hz: int) -> None:
+        """Let the audio encoder know how many video frames a second has. One that was trained
+        elsewhere hears seconds (`HiddenStateAudioEncoder.at_rate`); the embedded one learns
+        frames."""
+        if isinstance(self.audio_encoder, HiddenStateAudioEncoder):
+            self.audio_encoder.at_rate(frame_rate_hz)
 
     def check_fits(self, config: DiTConfig) -> None:
         """ValueError naming every width that differs from what the DiT expects."""

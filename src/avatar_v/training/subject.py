@@ -207,13 +207,13 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
         data.require_vae(networks.conditioner.vae.hash())
         data.require_length(longest)
         data.require_one_rate()
-        networks.conditioner.check_rate(data.frame_rate_hz)
         kept = self.card_entries(networks).get("video")
         if kept is not None and kept.frame_rate_hz != data.frame_rate_hz:
             raise ValueError(
                 f"{self.models.init_from} make {kept.frame_rate_hz} frames a second, as the "
                 f"weights of this stage will, and the clips have {data.frame_rate_hz}"
             )
+        networks.conditioner.at_rate(data.frame_rate_hz)
         data.require_tokens(networks.conditioner.vae.spatial_factor * networks.dit.config.patch)
         text = networks.conditioner.text_encoder
         if isinstance(text, ByteTextEncoder):

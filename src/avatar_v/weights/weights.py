@@ -114,7 +114,7 @@ def load_pipeline(
     conditioner.face_vectors = face_vectors(card.can, folder)
     conditioner.check_fits(dit.config)
     if card.can.video is not None:
-        conditioner.check_rate(card.can.video.frame_rate_hz)
+        conditioner.at_rate(card.can.video.frame_rate_hz)
     return dit.eval(), conditioner.eval()
 
 
