@@ -27,7 +27,7 @@ pytest.importorskip("uvicorn", reason="the app's extra is not installed")
 
 STUCK = """
 import os, pathlib, time
-from avatar_v.app.server import AvatarPipeline
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.cli import main
 
 def clips(*args, **kwargs):
