@@ -22,7 +22,7 @@ from avatar_v.models.dit import AvatarDiT
 COMPILE = ("auto", "on", "off")
 PAYS_FROM = 7500
 """Passes of the network in a video from which compiling pays on a CPU, in processor time: with the
-weights that ship a pass gains 0.027 s (docs/results/speed.md), and all graphs of a video of three
+weights that ship a pass gains 0.027 s (docs/results/speed.md), and all graphs of a video of four
 chunks took 200 s. Of larger networks a pass gains more, and it pays sooner."""
 MOST_GRAPHS = 32
 """Kinds of calls of a block that become graphs; torch leaves the ninth uncompiled."""
