@@ -11,7 +11,7 @@ import torch
 
 from avatar_v_data.curation.kinds import is_among
 from avatar_v_data.curation.select import is_number
-from avatar_v_data.curation.stages import FootageRecording, Reader, Reads, Result, Seen, Stage
+from avatar_v_data.curation.stages import Clip, FootageRecording, Reader, Reads, Result, Seen, Stage
 
 
 @dataclass(frozen=True)
@@ -90,3 +90,16 @@ def undeclared(stage: Stage, row: Result) -> list[str]:
         if (is_number(value) and not is_among(name, stage.numbers))
         or (isinstance(value, str) and name not in stage.texts)
     ]
+
+
+FILE = FootageRecording("x.mp4", "x.mp4", "")
+
+
+def scores(stage: Stage, frames: torch.Tensor, *spans: tuple[int, int]) -> list[Result]:
+    """What a stage says of clips of these frames."""
+    reader = stage.begin(Seen(FILE))
+    for number, (start, stop) in enumerate(spans):
+        reader.clip(Clip(number, start, stop, list(frames[start:stop])))
+    rows = reader.finish()["clips"]
+    assert not [name for row in rows for name in undeclared(stage, row)]
+    return rows

@@ -81,8 +81,8 @@ def test_sets_that_cannot_be(weights: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "b": "runs/b/weights",
     }
     for words, told in (
-        (["small", "x/small"], "x/small: another set has this name: say NAME=x/small"),
-        (["=x"], "=x: another"),
+        (["small", "x/small"], "two sets of weights are called small: say NAME=x/small"),
+        (["=x"], "weights '=x' have no name"),
     ):
         with pytest.raises(ValueError, match=told):
             names_of(words)

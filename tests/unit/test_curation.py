@@ -3,7 +3,6 @@
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ import torch
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v.types import SAMPLES_PER_FRAME
-from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import ClipFinder, ClipStage, longest_cover
 from avatar_v_data.curation.content import ContentStage
 from avatar_v_data.curation.heads import boxes_between
 from avatar_v_data.curation.parts import PartStage, windows
-from avatar_v_data.curation.plan import PLANS, CurationPlan, Limit, parse_plan, read_plan
+from avatar_v_data.curation.plan import PLANS, Limit, parse_plan, read_plan
 from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.select import read_drops, select
 from avatar_v_data.curation.shots import LATE, ShotStage
@@ -30,7 +28,6 @@ from avatar_v_data.curation.stages import (
     FootageRecording,
     Result,
     Seen,
-    Stage,
 )
 from avatar_v_data.curation.sync import SyncStage
 from avatar_v_data.curation.table import CurationResults
@@ -38,10 +35,8 @@ from avatar_v_data.import_plan import ImportPart
 from avatar_v_eval.records import Number
 from avatar_v_eval.studies.curation import _share
 from avatar_v_eval.studies.curation_clips import _ratio, by_look, by_shot
-from classifiers import captioner, chatting_captioner, picture_classifier
-from curation_stubs import undeclared
-
-FILE = FootageRecording("x.mp4", "x.mp4", "")
+from classifiers import picture_classifier
+from curation_stubs import FILE, scores
 
 # Which spans
 
@@ -236,55 +231,6 @@ def test_syncnet_sees_the_faces_that_its_own_pipeline_cuts() -> None:
     boxes, _ = boxes_between(found, 0, 20)
     assert torch.equal(seen, CropPlan(boxes, 60, 80)(frames, 0))
     assert seen.shape == (20, 3, 224, 224)
-
-
-def scores(stage: Stage, frames: torch.Tensor, *spans: tuple[int, int]) -> list[Result]:
-    reader = stage.begin(Seen(FILE))
-    for number, (start, stop) in enumerate(spans):
-        reader.clip(Clip(number, start, stop, list(frames[start:stop])))
-    rows = reader.finish()["clips"]
-    assert not [name for row in rows for name in undeclared(stage, row)]
-    return rows
-
-
-def test_a_captioner_says_the_same_of_the_same_picture(tmp_path: Path) -> None:
-    """A network of random weights, with the processor that is stored beside it."""
-    with pytest.raises(ValueError, match=r"no config.json .* it takes a model of transformers"):
-        CaptionStage(model=str(tmp_path)).weights()
-    captioner(tmp_path)
-    frames = torch.zeros(30, 3, 40, 50, dtype=torch.uint8)
-    frames[20:, 0] = 255
-    stage = CaptionStage(model=str(tmp_path), prompt="a person", max_tokens=6)
-    found = scores(stage, frames, (0, 20), (20, 30), (5, 15))
-    first, second, third = (row["caption"] for row in found)
-    assert "a person" in first
-    assert first == third != second
-    weights = stage.weights()
-    (tmp_path / "generation_config.json").write_text("{}")
-    assert stage.weights() != weights
-
-
-def test_a_caption_is_of_several_pictures_and_what_is_said(tmp_path: Path) -> None:
-    """Of a model that chats, with what the stage `words` has found."""
-    stage = CaptionStage(chatting_captioner(tmp_path), "a person says {transcript}", 6, frames=3)
-    assert stage.needs == ("clips", "words")
-    frames = torch.randint(0, 256, (30, 3, 40, 50), dtype=torch.uint8)
-
-    def captions(stage: CaptionStage, *said: str) -> list[str]:
-        words = {"words": {"clips": [{"transcript": one} for one in said]}}
-        reader = stage.begin(Seen(FILE, words))
-        for number in range(len(said)):
-            reader.clip(Clip(number, 0, 20, list(frames[:20])))
-        return [row["caption"] for row in reader.finish()["clips"]]
-
-    first, second, third = captions(stage, "the red wall", "the blue wall", "the red wall")
-    assert first == third != second
-    assert captions(replace(stage, frames=1), "the red wall") != [first]
-    assert captions(replace(stage, prompt="a person says the red wall"), "") == [first]
-    with pytest.raises(ValueError, match="captions: frames is a whole number from 1"):
-        replace(stage, frames=0)
-    with pytest.raises(ValueError, match="stage captions needs clips, words"):
-        CurationPlan((stage,))
 
 
 def test_content_is_told_by_the_labels_of_a_classifier(tmp_path: Path) -> None:

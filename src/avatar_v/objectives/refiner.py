@@ -7,7 +7,9 @@ generation starts. refiner_adversarial.py is the second phase.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -83,10 +85,6 @@ class NothingGiven(FreeWindows):
         return dataclasses.replace(windows, prefix=none, suffix=none)
 
 
-MAX_SIDE = 4096
-"""Pixels of the longest side that a picture has (base/video_format.py)."""
-
-
 class LowVideoSubject(VideoSubject):
     """Stage 2's windows and conditions, the low video, and a run of the reference."""
 
@@ -130,9 +128,8 @@ class LowVideoSubject(VideoSubject):
         if not isinstance(data, TrainingData):
             return
         token, cell = token_side(networks), networks.conditioner.vae.spatial_factor
-        sides = range(token, MAX_SIDE + 1, token)
-        whole = (side for side in sides if side / self.refinement.factor % cell == 0)
-        data.require_tokens(next(whole, token))
+        low_cell = Fraction(self.refinement.factor).limit_denominator(1000) * cell
+        data.require_tokens(math.lcm(token, low_cell.numerator))  # sides that hold whole ones
 
     def low(self, networks: Networks, batch: Batch, step: int) -> Latents:
         """Precomputed, or made of the video; ValueError where there is neither."""

@@ -137,14 +137,16 @@ def weights_folder(name_or_path: str | Path) -> Path:
 
 def names_of(words: Iterable[str]) -> dict[str, str]:
     """Sets of weights by name: a word is a name that ships, a folder, whose last part is then the
-    name, or NAME=DIR. ValueError for two of one name."""
+    name, or NAME=DIR. ValueError for a word without a name, and for two of one name."""
     found: dict[str, str] = {}
     for word in words:
         name, given, where = word.partition("=")
         if not given or Path(word).is_dir():
             name, where = Path(word).name, word
-        if not name or name in found:
-            raise ValueError(f"--more-weights {word}: another set has this name: say NAME={where}")
+        if not name:
+            raise ValueError(f"weights {word!r} have no name: say NAME=DIR")
+        if name in found:
+            raise ValueError(f"two sets of weights are called {name}: say NAME={where}")
         found[name] = where
     return found
 
