@@ -1,9 +1,9 @@
 """Several sets of weights in one process: bytes, and what it costs to go from one to another.
 
-A turn makes the first frames of a short video by each set twice: once right behind those of
-another set, once behind its own. The difference is what the change costs, caches of the processor
-included; on a CPU it is time of the processor, which others on the machine do not hold up. Beside
-it: loading a set, which is the change where only one is held.
+In each turn each set makes the first frames of a short video twice: right after another set made
+some, and right after it did so itself. The difference is what the change costs, with what it does
+to the caches of the processor. On a CPU time is that of the processor, which other jobs do not hold
+up. Beside it stands the loading of a set, which is the change where only one is held.
 """
 
 import argparse

@@ -7,8 +7,9 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class TensorPool:
-    """What `place` has brought to ``device``. Tensors are compared bit for bit, so networks compute
-    what they did. Those that are equal share memory afterwards: none may be trained or merged."""
+    """Brings networks to ``device``. Parameters that are equal bit for bit share memory there, so
+    each network computes what it did before. Because of the shared memory, none of the networks may
+    be trained, and nothing may be merged into one."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -16,8 +17,8 @@ class TensorPool:
 
     @torch.no_grad()
     def place(self, network: nn.Module) -> None:
-        """Bring ``network`` to the device, one parameter after the other: one that is there already
-        takes the room of itself alone, and that for a moment."""
+        """Bring ``network`` to the device, one parameter at a time. One that equals a parameter
+        already there is dropped at once: the device needs room for one more, not for all."""
         for parameter in network.parameters():
             parameter.data = self._placed(parameter.data)
         network.to(self.device)  # buffers

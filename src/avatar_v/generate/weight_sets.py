@@ -21,9 +21,9 @@ from avatar_v.weights.card import names_of
 class WeightSets(Mapping[str, AvatarPipeline]):
     """Pipelines by name, in the order that was given: ``sets["small_student"](reference=…)``.
 
-    ValueError as of `StoredPipeline`, before any network is built, and for several devices,
-    ``shard`` and ``offload``: those of `AvatarPipeline.from_pretrained` have one set. ValueError
-    also where the device has no room for all of them.
+    ValueError as of `StoredPipeline`, before any network is built; for several devices, ``shard``
+    and ``offload``, which only a single `AvatarPipeline` has; and where the device has no room for
+    all sets.
     """
 
     def __init__(self, weights: Mapping[str, Weights]) -> None:
