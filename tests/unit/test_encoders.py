@@ -281,8 +281,10 @@ def test_long_windows_go_over_to_the_whole_recording(
 def test_features_are_of_the_same_seconds_at_any_rate(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """One sound, drawn at each rate, whose tones no resampler touches: 1 % of the features' spread
-    is what 16-bit states of other inputs would be. A burst is found where it sounds."""
+    """Sounds with and without a burst, drawn at each rate, whose tones no resampler touches: their
+    features are the means of the states at 25 over each frame's time, to 1 % of their spread. One
+    frame early or late they are far from it. (Where attention of random weights shows a burst most
+    says nothing: it need not be where it sounds.)"""
     encoder = HiddenStateAudioEncoder(request.getfixturevalue(f"{kind}_folder"))
 
     def drawn(rate: int, burst: float) -> Tensor:
@@ -292,17 +294,19 @@ def test_features_are_of_the_same_seconds_at_any_rate(
         shape = torch.exp(-((second - 1.21) / 0.015).square() / 2)
         return (0.05 * tones + burst * shape * torch.sin(9000 * second)).float()[None]
 
-    states = encoder._states(drawn(25, 0.0))
-    for rate in (24, 25, 30):
-        encoder.at_rate(rate)
-        quiet, loud = encoder(drawn(rate, 0.0)), encoder(drawn(rate, 0.3))
-        assert quiet.shape == (1, 2 * rate, 24)
-        layers = torch.stack([of_frames(x, 0, 2 * rate, rate) for x in states])
-        expected = torch.einsum("k,kbfd->bfd", encoder.layer_logits.softmax(0), layers)
-        error = (quiet - expected).square().mean().sqrt() / expected.std(1).mean()
-        assert float(error) < 0.01
-        at = int((loud - quiet).abs().sum(2).argmax())
-        assert (at + 0.5) / rate == pytest.approx(1.21, abs=0.04), rate
+    for burst in (0.0, 0.3):
+        states = encoder._states(drawn(25, burst))
+        for rate in (24, 25, 30):
+            encoder.at_rate(rate)
+            found = encoder(drawn(rate, burst))
+            assert found.shape == (1, 2 * rate, 24)
+            layers = torch.stack([of_frames(x, 0, 2 * rate, rate) for x in states])
+            expected = torch.einsum("k,kbfd->bfd", encoder.layer_logits.softmax(0), layers)
+            spread = expected.std(1).mean()
+            late = found.roll(1, 1)
+            errors = [(x - expected).square().mean().sqrt() / spread for x in (found, late)]
+            assert errors[0] < 0.01
+            assert errors[1] > 0.3
 
 
 def test_what_weights_hear_is_stored_and_nobody_changes_it_later(
